@@ -1,0 +1,32 @@
+# Thin, for people: each target is one or two commands that you can also type.
+.PHONY: demo test build bench setup format asan fuzz clean
+
+demo: build          ## train a small GPT-2 on the project's own text, then write a sample
+	build/penstock train recipes/demo.toml
+
+test: build          ## all tests that need no GPU
+	cmake --build --preset release
+	ctest --preset release
+
+build: setup         ## the release program, at build/penstock
+	@[ -f build/release/build.ninja ] || cmake --preset release
+	cmake --build --preset release --target penstock
+	@ln -sfn release/app/penstock build/penstock
+
+setup:
+	@tools/setup
+
+bench: build         ## the training step next to PyTorch (needs a Python with torch: see bench/README.md)
+	bench/step
+
+asan: setup          ## the LibTorch-free tests under the address and undefined-behaviour sanitizers
+	cmake --preset asan && cmake --build --preset asan && ctest --preset asan
+
+fuzz: setup          ## five minutes of fuzzing for each reader of untrusted files (needs clang)
+	tools/fuzz 300
+
+format:              ## format every source
+	tools/format
+
+clean:
+	rm -rf build

@@ -1,0 +1,101 @@
+#include "penstock/train/lr_range.h"
+
+#include <cstdio>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+#include "penstock/config/recipe.h"
+#include "penstock/report/line_chart.h"
+#include "penstock/train/setup.h"
+
+#include "commands.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct LrRangeArguments {
+  RecipeArguments recipe;
+  train::LrRangeOptions options;
+  std::string svg;
+};
+
+report::LineChart make_chart(const train::LrRange& range) {
+  report::LineChart chart{.title = "Learning-rate range test",
+                          .x_label = "learning rate",
+                          .y_label = "loss, smoothed",
+                          .log_x = true,
+                          .curves = {{"loss", range.rates, range.smoothed}},
+                          .marks = {}};
+  if (range.suggested) {
+    chart.marks.push_back({*range.suggested, "suggested"});
+  }
+  return chart;
+}
+
+int run_lr_range(const LrRangeArguments& arguments) {
+  const config::Recipe recipe =
+      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  train::prepare_process(recipe.run);
+  const train::LrRange range = train::test_lr_range(recipe, arguments.options);
+  const report::LineChart chart = make_chart(range);
+  if (!arguments.svg.empty()) {
+    write_text_file(arguments.svg, report::line_chart_svg(chart));
+  }
+  if (arguments.recipe.as_json) {
+    nlohmann::ordered_json json{{"learning_rates", range.rates},
+                                {"losses", range.losses},
+                                {"smoothed", range.smoothed},
+                                {"suggested", nullptr}};
+    if (range.suggested) {
+      json["suggested"] = *range.suggested;
+    }
+    std::printf("%s\n", json.dump().c_str());
+    return 0;
+  }
+  std::printf("%s\n", report::line_chart_text(chart, 80, 20).c_str());
+  if (range.suggested) {
+    std::printf("The loss falls fastest near lr %.2e; try train.lr = %.1e.\n",
+                *range.suggested,
+                *range.suggested);
+  } else {
+    std::printf("The loss never fell; try a wider range with --from and --to.\n");
+  }
+  if (!arguments.svg.empty()) {
+    std::printf("The curve is in %s.\n", arguments.svg.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_lr_range_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "lr-range",
+      "learning-rate range test: train with a growing rate, plot the loss, suggest a rate");
+  const auto arguments = std::make_shared<LrRangeArguments>();
+  add_recipe_arguments(*command, arguments->recipe);
+  command->add_option("--from", arguments->options.lowest, "the first rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--to", arguments->options.highest, "the last rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--steps",
+                   arguments->options.steps,
+                   "how many steps, evenly spaced in the logarithm of the rate")
+      ->check(CLI::Range(int64_t{2}, int64_t{1'000'000}))
+      ->capture_default_str();
+  command->add_option("--svg", arguments->svg, "write the curve to this file")->type_name("FILE");
+  command->footer(
+      "Nothing is saved: the weights are thrown away. The test ends early when the loss explodes.");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_lr_range(*arguments); }; });
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,87 @@
+// The command line. Results go to standard output, everything else to standard error; the exit code
+// says what kind of failure it was (docs/errors.md).
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
+#include "penstock/base/log.h"
+#include "penstock/base/version.h"
+
+#include "commands.h"
+
+namespace penstock::app {
+
+void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments) {
+  command.add_option("RECIPE", arguments.recipe, "the recipe, a TOML file")->required();
+  command
+      .add_option("--set",
+                  arguments.settings,
+                  "set a recipe key, as in --set train.steps=50; may be given several times "
+                  "('penstock options' lists the keys)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command.add_flag("--json", arguments.as_json, "write the result to standard output as JSON");
+}
+
+namespace {
+
+int fail(ExitCode code, const char* message) {
+  log_line(LogLevel::Error, cat("penstock: ", message));
+  return static_cast<int>(code);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Penstock trains neural networks that do not fit.", "penstock");
+  app.set_version_flag("--version", std::string(kVersion));
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return cat("penstock: ", error.what(), "; --help lists what there is\n");
+  });
+  bool is_quiet = false;
+  app.add_flag("-q,--quiet", is_quiet, "only warnings and errors on standard error");
+  app.fallthrough();
+
+  Action action;
+  add_train_command(app, action);
+  add_describe_command(app, action);
+  add_sample_command(app, action);
+  add_lr_range_command(app, action);
+  add_options_command(app, action);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::UserInput);
+  }
+  if (is_quiet) {
+    set_log_level(LogLevel::Warning);
+  }
+  install_interrupt_handler();
+  return action();
+}
+
+}  // namespace
+
+}  // namespace penstock::app
+
+int main(int argc, char** argv) {
+  using namespace penstock;
+  try {
+    return app::run(argc, argv);
+  } catch (const Error& error) {
+    return app::fail(error.exit_code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return app::fail(ExitCode::UserInput,
+                     "out of memory; try more plan.micro_batches, a smaller train.batch or a "
+                     "smaller model");
+  } catch (const std::exception& error) {
+    // LibTorch's messages carry a backtrace; the first line says what happened.
+    const std::string text = error.what();
+    return app::fail(ExitCode::Internal,
+                     cat("internal error: ", text.substr(0, text.find('\n'))).c_str());
+  }
+}

@@ -1,0 +1,108 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/checkpoint/run_folder.h"
+#include "penstock/checkpoint/weights.h"
+#include "penstock/data/tokenizer.h"
+#include "penstock/model/parameters.h"
+#include "penstock/run/generate.h"
+#include "penstock/train/setup.h"
+
+#include "commands.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct SampleArguments {
+  std::string checkpoint;
+  std::string prompt = "\n";
+  run::GenerateOptions options;
+  int64_t threads = 0;
+  bool as_json = false;
+};
+
+int write_sample(const SampleArguments& arguments) {
+  const std::filesystem::path folder = checkpoint::resolve_checkpoint(arguments.checkpoint);
+  config::Recipe recipe = checkpoint::verified_recipe(folder);
+  if (recipe.data.tokenizer != "bytes") {
+    throw ConfigError(
+        cat(folder.string(),
+            " was trained on token files; sample writes text only for data.tokenizer = \"bytes\""));
+  }
+  if (arguments.prompt.empty()) {
+    throw ConfigError("--prompt is empty; give at least one character");
+  }
+  recipe.run.threads = arguments.threads;
+  train::prepare_process(recipe.run);
+  const model::Chain chain = train::make_chain(recipe.model);
+  model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/0);
+  checkpoint::import_weights(folder, parameters);
+
+  run::GenerateOptions options = arguments.options;
+  options.context = recipe.model.context;
+  options.stop_token = data::kEndOfDocument;
+  const auto show = [&](int64_t token) {
+    if (!arguments.as_json) {
+      std::fputs(data::decode(std::vector<int64_t>{token}).c_str(), stdout);
+      std::fflush(stdout);
+    }
+    return !was_interrupted();
+  };
+  if (!arguments.as_json) {
+    std::fputs(arguments.prompt.c_str(), stdout);
+  }
+  const std::vector<int64_t> made =
+      run::generate(chain, parameters, data::encode(arguments.prompt), options, show);
+  if (arguments.as_json) {
+    const nlohmann::ordered_json json{
+        {"prompt", arguments.prompt}, {"text", data::decode(made)}, {"tokens", made}};
+    std::printf("%s\n",
+                json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    std::fputs("\n", stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_sample_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("sample", "write text with a trained model");
+  const auto arguments = std::make_shared<SampleArguments>();
+  run::GenerateOptions& options = arguments->options;
+  command->add_option("CHECKPOINT", arguments->checkpoint, "a checkpoint, or a run's folder")
+      ->required();
+  command->add_option("--prompt", arguments->prompt, "what the text starts with")
+      ->type_name("TEXT");
+  command->add_option("--tokens", options.tokens, "how many tokens to write")
+      ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
+      ->capture_default_str();
+  command
+      ->add_option("--temperature",
+                   options.temperature,
+                   "0: always the likeliest token; 1: as the model predicts")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", options.top_k, "draw among the k likeliest tokens; 0: among all")
+      ->check(CLI::Range(int64_t{0}, int64_t{100'000'000}))
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "another seed, another text")->capture_default_str();
+  command->add_option("--threads", arguments->threads, "threads for computing; 0: one per core")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return write_sample(*arguments); }; });
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,121 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/interrupt.h"
+#include "penstock/base/log.h"
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/config/recipe.h"
+#include "penstock/report/table.h"
+#include "penstock/train/setup.h"
+#include "penstock/train/trainer.h"
+
+#include "commands.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct TrainArguments {
+  RecipeArguments recipe;
+  std::string resume;
+};
+
+std::string fixed4(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
+void print_json(const config::Recipe& recipe, const train::Summary& summary) {
+  nlohmann::ordered_json json{{"steps", static_cast<int64_t>(summary.losses.size())},
+                              {"first_step", summary.first_step},
+                              {"losses", summary.losses},
+                              {"validation_loss", nullptr},
+                              {"tokens_per_second", summary.tokens_per_second},
+                              {"seconds", summary.seconds},
+                              {"peak_bytes", summary.peak_bytes},
+                              {"parameters", summary.parameters},
+                              {"out", recipe.run.out},
+                              {"checkpoint", summary.checkpoint.string()},
+                              {"interrupted", summary.was_interrupted}};
+  if (summary.validation_loss) {
+    json["validation_loss"] = *summary.validation_loss;
+  }
+  if (!summary.sample.empty()) {
+    json["sample"] = summary.sample;
+  }
+  // A sample may end within a character.
+  std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+void print_text(const train::Summary& summary) {
+  report::Table table({{""}, {""}});
+  const auto add = [&](const char* what, const std::string& value) {
+    table.add_row({what, value});
+  };
+  add("steps",
+      cat(summary.losses.size(),
+          summary.first_step > 0 ? cat(" from step ", summary.first_step) : ""));
+  if (!summary.losses.empty()) {
+    add("loss", cat(fixed4(summary.losses.front()), " -> ", fixed4(summary.losses.back())));
+  }
+  if (summary.validation_loss) {
+    add("validation loss", fixed4(*summary.validation_loss));
+  }
+  add("time", format_seconds(summary.seconds));
+  add("tokens per second", format_count(static_cast<int64_t>(summary.tokens_per_second)));
+  add("peak memory", format_bytes(summary.peak_bytes));
+  add("parameters", format_count(summary.parameters));
+  if (!summary.checkpoint.empty()) {
+    add("checkpoint", summary.checkpoint.string());
+  }
+  std::printf("%s", table.text().c_str());
+  if (!summary.sample.empty()) {
+    std::printf("\nA sample of what it writes now:\n\n%s\n", summary.sample.c_str());
+  }
+}
+
+int train_model(const TrainArguments& arguments) {
+  const config::Recipe recipe =
+      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  train::prepare_process(recipe.run);
+  train::Trainer trainer(recipe, arguments.resume);
+  const train::Summary summary = trainer.run();
+  if (summary.was_interrupted) {
+    log_info("stopped by ",
+             interrupt_name(),
+             "; continue with: penstock train ",
+             arguments.recipe.recipe,
+             " --resume ",
+             recipe.run.out);
+  }
+  if (arguments.recipe.as_json) {
+    print_json(recipe, summary);
+  } else {
+    print_text(summary);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
+  const auto arguments = std::make_shared<TrainArguments>();
+  add_recipe_arguments(*command, arguments->recipe);
+  command
+      ->add_option("--resume",
+                   arguments->resume,
+                   "continue from this checkpoint, or from the latest of this run's folder")
+      ->type_name("PATH");
+  command->footer("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return train_model(*arguments); }; });
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,39 @@
+# penstock_torch: LibTorch as an interface target. Our own, because the wheel's TorchConfig.cmake demands the CUDA
+# toolkit even of a build that uses no GPU. Also used by the installed package, so it depends on nothing of the build.
+if(NOT PENSTOCK_TORCH)
+  if(DEFINED ENV{PENSTOCK_TORCH})
+    set(found_torch $ENV{PENSTOCK_TORCH})
+  else()
+    set(setup_flags --path)
+    if(PENSTOCK_WITH_CUDA)
+      list(APPEND setup_flags --cuda)
+    endif()
+    execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/../tools/setup ${setup_flags}
+                    OUTPUT_VARIABLE found_torch OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE setup_result)
+    if(NOT setup_result EQUAL 0)
+      message(FATAL_ERROR "LibTorch not found: run tools/setup, or give -DPENSTOCK_TORCH=DIR (a folder with include/ and lib/).")
+    endif()
+  endif()
+  set(PENSTOCK_TORCH ${found_torch} CACHE PATH "LibTorch: a folder with include/ and lib/")
+endif()
+foreach(wanted include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
+  if(NOT EXISTS ${PENSTOCK_TORCH}/${wanted})
+    message(FATAL_ERROR "PENSTOCK_TORCH=${PENSTOCK_TORCH} has no ${wanted}; name the folder that holds LibTorch's include and lib.")
+  endif()
+endforeach()
+if(NOT TARGET penstock_torch)
+  message(STATUS "LibTorch: ${PENSTOCK_TORCH}")
+  add_library(penstock_torch INTERFACE)
+  # SYSTEM: its headers give dozens of warnings otherwise.
+  target_include_directories(penstock_torch SYSTEM INTERFACE
+    $<BUILD_INTERFACE:${PENSTOCK_TORCH}/include> $<BUILD_INTERFACE:${PENSTOCK_TORCH}/include/torch/csrc/api/include>)
+  set(torch_libraries ${PENSTOCK_TORCH}/lib/libtorch_cpu.so ${PENSTOCK_TORCH}/lib/libc10.so)
+  if(PENSTOCK_WITH_CUDA)
+    list(APPEND torch_libraries -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so ${PENSTOCK_TORCH}/lib/libc10_cuda.so
+                -Wl,--as-needed)
+  endif()
+  # libtorch_cpu.so names CUDA libraries that a CPU build has no use for.
+  target_link_libraries(penstock_torch INTERFACE $<BUILD_INTERFACE:${torch_libraries}>)
+  target_link_options(penstock_torch INTERFACE
+    $<BUILD_INTERFACE:-Wl,--unresolved-symbols=ignore-in-shared-libs> $<BUILD_INTERFACE:-Wl,-rpath,${PENSTOCK_TORCH}/lib>)
+endif()

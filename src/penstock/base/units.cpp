@@ -1,0 +1,122 @@
+#include "penstock/base/units.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace penstock {
+
+namespace {
+
+std::string print(const char* format, double value) {
+  std::array<char, 64> buffer;
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+std::optional<double> unit_factor(std::string_view unit) {
+  struct Unit {
+    std::string_view name;
+    double factor;
+  };
+  constexpr double kilo = 1000, kibi = 1024;
+  constexpr Unit units[] = {{"", 1},
+                            {"B", 1},
+                            {"kB", kilo},
+                            {"KB", kilo},
+                            {"MB", kilo * kilo},
+                            {"GB", kilo * kilo * kilo},
+                            {"TB", kilo * kilo * kilo * kilo},
+                            {"KiB", kibi},
+                            {"MiB", kibi * kibi},
+                            {"GiB", kibi * kibi * kibi},
+                            {"TiB", kibi * kibi * kibi * kibi}};
+  for (const Unit& known : units) {
+    if (known.name == unit) {
+      return known.factor;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  double number = 0;
+  const auto [rest, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !(number >= 0)) {
+    return std::nullopt;
+  }
+  std::string_view unit(rest, static_cast<size_t>(text.data() + text.size() - rest));
+  while (!unit.empty() && unit.front() == ' ') {
+    unit.remove_prefix(1);
+  }
+  const std::optional<double> factor = unit_factor(unit);
+  if (!factor) {
+    return std::nullopt;
+  }
+  const double bytes = std::floor(number * *factor);
+  if (bytes >= 9.2e18) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+std::string format_bytes(int64_t bytes) {
+  const double size = static_cast<double>(bytes);
+  if (size < 1024) {
+    return std::to_string(bytes) + " B";
+  }
+  if (size < 1024.0 * 1024) {
+    return print("%.1f KiB", size / 1024);
+  }
+  if (size < 1024.0 * 1024 * 1024) {
+    return print("%.1f MiB", size / (1024.0 * 1024));
+  }
+  return print("%.2f GiB", size / (1024.0 * 1024 * 1024));
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds < 1e-3) {
+    return print("%.0f us", seconds * 1e6);
+  }
+  if (seconds < 1) {
+    return print("%.1f ms", seconds * 1e3);
+  }
+  if (seconds < 60) {
+    return print("%.1f s", seconds);
+  }
+  const int64_t whole = std::llround(seconds);
+  std::array<char, 64> buffer;
+  if (whole < 3600) {
+    std::snprintf(buffer.data(), buffer.size(), "%dm %02ds", int(whole / 60), int(whole % 60));
+  } else {
+    std::snprintf(buffer.data(),
+                  buffer.size(),
+                  "%lldh %02dm",
+                  static_cast<long long>(whole / 3600),
+                  int(whole % 3600 / 60));
+  }
+  return buffer.data();
+}
+
+std::string format_count(int64_t count) {
+  std::string digits = std::to_string(count < 0 ? -count : count);
+  for (int position = static_cast<int>(digits.size()) - 3; position > 0; position -= 3) {
+    digits.insert(static_cast<size_t>(position), 1, ',');
+  }
+  if (count < 0) {
+    digits.insert(0, 1, '-');
+  }
+  return digits;
+}
+
+std::string format_number(double value) {
+  std::array<char, 64> buffer;
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return error == std::errc() ? std::string(buffer.data(), end) : print("%.17g", value);
+}
+
+}  // namespace penstock

@@ -1,0 +1,44 @@
+// A checkpoint of a run: weights, optimizer, where training stands, and the recipe. See
+// docs/checkpoint.md for the files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "penstock/config/recipe.h"
+
+namespace penstock::model {
+class Parameters;
+}
+namespace penstock::optim {
+class Optimizer;
+}
+
+namespace penstock::checkpoint {
+
+// Where training stands. Random numbers and the order of samples are functions of these counts and
+// of the seed, so nothing else needs to be kept.
+struct TrainState {
+  int64_t step = 0;          // optimizer steps done
+  int64_t samples_seen = 0;  // the next batch starts with this sample
+};
+
+// Atomic: a kill at any moment leaves the previous checkpoint loadable. Keeps the newest
+// recipe.run.keep. Returns the checkpoint's folder; throws FileError when the disk fails.
+std::filesystem::path save(const config::Recipe& recipe,
+                           const model::Parameters& parameters,
+                           const optim::Optimizer& optimizer,
+                           const TrainState& state);
+
+// The recipe that the checkpoint `folder` (as from resolve_checkpoint) was written by. Reads the
+// manifest and verifies every file first.
+config::Recipe verified_recipe(const std::filesystem::path& folder);
+
+// Continues from `folder`. Throws CheckpointError when it is damaged or of another model, and warns
+// where the recipe's numbers differ from the checkpoint's.
+TrainState load(const std::filesystem::path& folder,
+                const config::Recipe& recipe,
+                model::Parameters& parameters,
+                optim::Optimizer& optimizer);
+
+}  // namespace penstock::checkpoint

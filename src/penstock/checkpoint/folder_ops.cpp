@@ -1,0 +1,59 @@
+#include "penstock/checkpoint/folder_ops.h"
+
+#include <charconv>
+#include <system_error>
+#include <unistd.h>
+
+#include "penstock/base/error.h"
+
+namespace penstock::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
+}  // namespace
+
+fs::path temporary_path(const fs::path& run_folder, std::string_view what) {
+  return run_folder / cat(kTemporaryPrefix, what, "-", ::getpid());
+}
+
+std::optional<int> temporary_owner(std::string_view name) {
+  if (!name.starts_with(kTemporaryPrefix)) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(name.rfind('-') + 1);
+  int owner = 0;
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), owner);
+  const bool is_number = error == std::errc() && rest == digits.data() + digits.size();
+  return is_number && owner > 0 ? std::optional(owner) : std::nullopt;
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) {
+    throw FileError(
+        cat("cannot rename ", from.string(), " to ", to.string(), ": ", error.message()));
+  }
+}
+
+void remove_path(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    throw FileError(cat("cannot delete ", path.string(), ": ", error.message()));
+  }
+}
+
+void discard_checkpoint(const fs::path& folder) {
+  const fs::path temporary =
+      temporary_path(folder.parent_path(), cat("gone-", folder.filename().string()));
+  remove_path(temporary);
+  rename_path(folder, temporary);
+  remove_path(temporary);
+}
+
+}  // namespace penstock::checkpoint

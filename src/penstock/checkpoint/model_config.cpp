@@ -1,0 +1,79 @@
+#include "penstock/checkpoint/model_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+#include "penstock/checkpoint/strict_json.h"
+#include "penstock/data/tokenizer.h"
+
+namespace penstock::checkpoint {
+
+namespace fs = std::filesystem;
+
+std::string hugging_face_config(const config::ModelOptions& model, const std::string& tokenizer) {
+  // GPT-2's own vocabulary ends with <|endoftext|>.
+  const int64_t end = tokenizer == "bytes" ? data::kEndOfDocument : model.vocabulary - 1;
+  const nlohmann::ordered_json json{{"architectures", {"GPT2LMHeadModel"}},
+                                    {"model_type", "gpt2"},
+                                    {"vocab_size", model.vocabulary},
+                                    {"n_positions", model.context},
+                                    {"n_ctx", model.context},
+                                    {"n_embd", model.width},
+                                    {"n_layer", model.layers},
+                                    {"n_head", model.heads},
+                                    {"n_inner", nullptr},
+                                    {"activation_function", "gelu_new"},
+                                    {"resid_pdrop", model.dropout},
+                                    {"embd_pdrop", model.dropout},
+                                    {"attn_pdrop", model.dropout},
+                                    {"layer_norm_epsilon", 1e-5},
+                                    {"initializer_range", 0.02},
+                                    {"bos_token_id", end},
+                                    {"eos_token_id", end},
+                                    {"tie_word_embeddings", true},
+                                    {"torch_dtype", "float32"}};
+  return json.dump(2) + "\n";
+}
+
+void require_same_model(const fs::path& weights, const config::ModelOptions& model) {
+  const fs::path file = weights / "config.json";
+  if (!fs::is_directory(weights) || !fs::exists(file)) {
+    return;
+  }
+  nlohmann::json json;
+  try {
+    json = parse_strict_json(read_text_file(file), /*max_depth=*/16);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(cat(file.string(), " ", error.what()));
+  }
+  const auto require = [&](const char* key, const char* option, int64_t expected) {
+    const auto found = json.find(key);
+    if (found != json.end() && found->is_number_integer() && found->get<int64_t>() != expected) {
+      throw CheckpointError(cat(file.string(),
+                                ": ",
+                                key,
+                                " is ",
+                                found->get<int64_t>(),
+                                ", the recipe has ",
+                                option,
+                                " = ",
+                                expected,
+                                "; set ",
+                                option,
+                                " = ",
+                                found->get<int64_t>()));
+    }
+  };
+  if (json.value("model_type", "gpt2") != "gpt2") {
+    throw CheckpointError(
+        cat(file.string(), ": model_type is not gpt2, the recipe's model.family"));
+  }
+  require("n_layer", "model.layers", model.layers);
+  require("n_embd", "model.width", model.width);
+  require("n_head", "model.heads", model.heads);
+  require("n_positions", "model.context", model.context);
+  require("vocab_size", "model.vocabulary", model.vocabulary);
+}
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,177 @@
+#include "penstock/checkpoint/weights.h"
+
+#include <cstring>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "penstock/base/error.h"
+#include "penstock/checkpoint/run_folder.h"
+#include "penstock/checkpoint/safetensors.h"
+#include "penstock/checkpoint/safetensors_writer.h"
+#include "penstock/model/parameters.h"
+
+namespace penstock::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += cat(i == 0 ? "" : ", ", shape[i]);
+  }
+  return text + "]";
+}
+
+at::ScalarType tensor_type(const TensorEntry& entry, const fs::path& file) {
+  switch (entry.dtype) {
+    case Dtype::F32:
+      return at::kFloat;
+    case Dtype::F16:
+      return at::kHalf;
+    case Dtype::BF16:
+      return at::kBFloat16;
+    default:
+      throw CheckpointError(cat(file.string(),
+                                ": tensor ",
+                                entry.name,
+                                " has type ",
+                                dtype_name(entry.dtype),
+                                "; weights are read from F32, F16 or BF16"));
+  }
+}
+
+void copy_entry(const SafetensorsFile& source,
+                const TensorEntry& entry,
+                const fs::path& file,
+                const at::Tensor& target) {
+  if (entry.shape != target.sizes().vec()) {
+    throw CheckpointError(cat(file.string(),
+                              ": tensor ",
+                              entry.name,
+                              " has shape ",
+                              shape_text(entry.shape),
+                              "; this model needs ",
+                              shape_text(target.sizes().vec()),
+                              ": it is another model's"));
+  }
+  const std::span<const std::byte> bytes = source.data(entry);
+  const at::ScalarType type = tensor_type(entry, file);
+  if (type == at::kFloat) {
+    std::memcpy(target.data_ptr(), bytes.data(), bytes.size());
+    return;
+  }
+  const at::Tensor staged = at::empty(target.sizes(), type);
+  std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());
+  at::Tensor(target).copy_(staged);
+}
+
+const TensorEntry& require(const SafetensorsFile& source,
+                           const std::string& name,
+                           const fs::path& file) {
+  const TensorEntry* entry = source.find(name);
+  if (entry == nullptr) {
+    throw CheckpointError(
+        cat(file.string(), " has no tensor ", name, "; it is incomplete or of another model"));
+  }
+  return *entry;
+}
+
+constexpr std::string_view kPrefix = "transformer.";
+constexpr const char* kTiedHead = "lm_head.weight";
+constexpr const char* kEmbedding = "transformer.wte.weight";
+
+bool is_attention_mask(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+fs::path find_weights_file(const fs::path& path) {
+  if (!fs::exists(path)) {
+    throw CheckpointError(cat("model.weights = \"", path.string(), "\" does not exist"));
+  }
+  if (!fs::is_directory(path)) {
+    return path;
+  }
+  const fs::path here = path / "model.safetensors";
+  return fs::exists(here) ? here : resolve_checkpoint(path) / "model.safetensors";
+}
+
+// A head that is stored beside the embedding must be the same matrix: Penstock ties them.
+void require_tied(const SafetensorsFile& source,
+                  const TensorEntry& embedding,
+                  const fs::path& file) {
+  const TensorEntry* head = source.find(kTiedHead);
+  if (head == nullptr) {
+    return;
+  }
+  const auto a = source.data(embedding);
+  const auto b = source.data(*head);
+  if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size()) != 0) {
+    throw CheckpointError(
+        cat(file.string(),
+            ": ",
+            kTiedHead,
+            " differs from the token embedding; only GPT-2 with a tied head is read"));
+  }
+}
+
+}  // namespace
+
+FileRecord save_tensors(const fs::path& folder,
+                        const std::string& name,
+                        const std::vector<NamedTensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& named : tensors) {
+    specs.push_back({named.name, Dtype::F32, named.tensor->sizes().vec()});
+  }
+  SafetensorsWriter writer(folder / name, specs, {{"format", "pt"}});
+  for (const NamedTensor& named : tensors) {
+    writer.write(named.name, named.tensor->const_data_ptr(), named.tensor->nbytes());
+  }
+  writer.finish();
+  return {name, writer.size(), writer.checksum()};
+}
+
+void load_tensors(const fs::path& file, const std::vector<NamedTensor>& tensors) {
+  const c10::NoGradGuard no_grad;
+  const SafetensorsFile source(file);
+  for (const NamedTensor& named : tensors) {
+    copy_entry(source, require(source, named.name, file), file, *named.tensor);
+  }
+}
+
+void import_weights(const fs::path& path, model::Parameters& parameters) {
+  const c10::NoGradGuard no_grad;
+  const fs::path file = find_weights_file(path);
+  const SafetensorsFile source(file);
+  const bool has_prefix = source.find(kEmbedding) != nullptr;
+  const auto stored_name = [&](const std::string& name) {
+    return !has_prefix && name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  };
+  std::set<std::string> used;
+  for (const model::Parameter& parameter : parameters.all()) {
+    const std::string name = stored_name(parameter.spec.name);
+    const TensorEntry& entry = require(source, name, file);
+    if (parameter.spec.name == kEmbedding) {
+      require_tied(source, entry, file);
+    }
+    copy_entry(source, entry, file, parameter.weight);
+    used.insert(name);
+  }
+  for (const TensorEntry& entry : source.header().tensors) {
+    const bool is_expected =
+        used.contains(entry.name) || entry.name == kTiedHead || is_attention_mask(entry.name);
+    if (!is_expected) {
+      throw CheckpointError(cat(file.string(),
+                                " has a tensor ",
+                                entry.name,
+                                " that this model lacks: it is another model's"));
+    }
+  }
+  parameters.refresh_compute();
+}
+
+}  // namespace penstock::checkpoint

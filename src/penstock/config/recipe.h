@@ -1,0 +1,90 @@
+// A recipe: everything that defines a run, as plain values. The option table (options.h) gives each
+// field its key, default, range and help; nothing else parses or prints recipes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::config {
+
+struct ModelOptions {
+  std::string family = "gpt2";
+  int64_t layers = 12;
+  int64_t width = 768;
+  int64_t heads = 12;
+  int64_t context = 1024;
+  int64_t vocabulary = 50257;
+  double dropout = 0.0;
+  std::string weights;  // where training starts from; empty: fresh weights
+};
+
+struct DataOptions {
+  std::string path;
+  std::string tokenizer = "bytes";
+  double split = 0.1;
+};
+
+// Everything that decides the numbers.
+struct TrainOptions {
+  int64_t steps = 100;
+  int64_t batch = 8;
+  std::string optimizer = "adamw";
+  double lr = 3e-4;
+  std::string schedule = "cosine";
+  int64_t warmup = 0;
+  double final_lr = 0.1;
+  double decay = 0.2;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double clip = 1.0;
+  std::string precision = "float32";
+  int64_t seed = 1;
+};
+
+// What may change without changing the numbers.
+struct PlanOptions {
+  int64_t micro_batches = 1;
+};
+
+struct RunOptions {
+  std::string device = "cpu";
+  int64_t threads = 0;
+  std::string out;
+  std::string log = "all";
+  int64_t log_every = 10;
+  int64_t save_every = 0;
+  int64_t keep = 3;
+  int64_t validate_every = 0;
+  int64_t validate_sequences = 64;
+  int64_t sample_tokens = 0;
+  std::string sample_prompt = "\n";
+};
+
+struct Recipe {
+  ModelOptions model;
+  DataOptions data;
+  TrainOptions train;
+  PlanOptions plan;
+  RunOptions run;
+};
+
+// Reads TOML. `origin` is the file name for messages. Throws ConfigError: unknown key, wrong type,
+// out of range.
+Recipe parse_recipe(const std::string& toml, const std::string& origin);
+
+// The recipe at `path`, then each "key=value" of `settings` over it, then validated. An empty
+// run.out becomes runs/<file name without its ending>.
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings);
+
+// The complete recipe as TOML: parse_recipe gives back the same values.
+std::string format_recipe(const Recipe& recipe);
+
+// Checks that concern several keys. Throws ConfigError.
+void validate(const Recipe& recipe);
+
+}  // namespace penstock::config

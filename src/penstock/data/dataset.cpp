@@ -1,0 +1,67 @@
+#include "penstock/data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/units.h"
+
+namespace penstock::data {
+
+Dataset::Dataset(std::shared_ptr<const TokenStore> store,
+                 int64_t begin,
+                 int64_t end,
+                 int64_t context)
+    : store_(std::move(store)), begin_(begin), end_(end), context_(context) {
+  PENSTOCK_CHECK(context_ > 0, "context ", context_);
+  PENSTOCK_CHECK(begin_ >= 0 && end_ <= store_->size(), "tokens ", begin_, " to ", end_);
+  PENSTOCK_CHECK(tokens() > context_, tokens(), " tokens, context ", context_);
+}
+
+void Dataset::read_sample(int64_t k, std::span<int64_t> inputs, std::span<int64_t> targets) const {
+  PENSTOCK_CHECK(k >= 0 && k < samples(), "sample ", k, " of ", samples());
+  PENSTOCK_CHECK(inputs.size() == static_cast<size_t>(context_), inputs.size(), " inputs");
+  PENSTOCK_CHECK(targets.size() == inputs.size(), targets.size(), " targets");
+  const int64_t first = begin_ + k * context_;
+  store_->read(first, inputs);
+  std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
+  store_->read(first + context_, targets.last(1));
+}
+
+Split split_dataset(std::shared_ptr<const TokenStore> store, int64_t context, double held_out) {
+  PENSTOCK_CHECK(context > 0, "context ", context);
+  PENSTOCK_CHECK(held_out >= 0 && held_out < 1, "held out ", held_out);
+  const int64_t all = store->size();
+  const int64_t validation = std::llround(held_out * static_cast<double>(all));
+  const int64_t train = all - validation;
+  if (train <= context) {
+    throw ConfigError(cat("model.context = ",
+                          context,
+                          train < context ? " is longer than" : " is as long as",
+                          " the training part of the corpus (",
+                          train,
+                          " tokens, where one sample takes ",
+                          context + 1,
+                          "); shorten model.context or give more text in data.path"));
+  }
+  if (held_out > 0 && validation <= context) {
+    throw ConfigError(cat("data.split = ",
+                          format_number(held_out),
+                          " holds out ",
+                          validation,
+                          " of ",
+                          all,
+                          " tokens, too few for one sample of model.context = ",
+                          context,
+                          "; raise data.split, shorten model.context, give more text in data.path, "
+                          "or set data.split = 0 to train without validation"));
+  }
+  Split split{Dataset(store, 0, train, context), std::nullopt};
+  if (validation > 0) {
+    split.validation.emplace(std::move(store), train, all, context);
+  }
+  return split;
+}
+
+}  // namespace penstock::data

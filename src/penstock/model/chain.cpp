@@ -1,0 +1,56 @@
+#include "penstock/model/chain.h"
+
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/error.h"
+
+namespace penstock::model {
+
+Chain& Chain::add(std::unique_ptr<Layer> layer) {
+  layers_.push_back(std::move(layer));
+  return *this;
+}
+
+Chain& Chain::end_with(std::unique_ptr<Loss> loss) {
+  loss_ = std::move(loss);
+  return *this;
+}
+
+const Loss& Chain::loss() const {
+  PENSTOCK_CHECK(loss_ != nullptr, "the chain has no loss: end it with Chain::end_with");
+  return *loss_;
+}
+
+std::vector<ParameterSpec> Chain::parameters() const {
+  std::vector<ParameterSpec> all;
+  std::map<std::string, std::vector<int64_t>> known;
+  const auto collect = [&](const std::vector<ParameterSpec>& specs) {
+    for (const ParameterSpec& spec : specs) {
+      const auto [place, is_new] = known.emplace(spec.name, spec.shape);
+      if (is_new) {
+        all.push_back(spec);
+      }
+      PENSTOCK_CHECK(place->second == spec.shape,
+                     "two layers name the parameter ",
+                     spec.name,
+                     " with different shapes");
+    }
+  };
+  for (const auto& layer : layers_) {
+    collect(layer->parameters());
+  }
+  collect(loss().parameters());
+  return all;
+}
+
+int64_t Chain::parameter_count() const {
+  int64_t count = 0;
+  for (const ParameterSpec& spec : parameters()) {
+    count += spec.count();
+  }
+  return count;
+}
+
+}  // namespace penstock::model

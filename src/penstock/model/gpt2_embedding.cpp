@@ -1,0 +1,103 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "penstock/base/error.h"
+#include "penstock/kernels/embedding.h"
+#include "penstock/model/blocks.h"
+#include "penstock/model/gpt2_layer.h"
+
+namespace penstock::model {
+
+namespace {
+
+std::vector<ParameterSpec> embedding_specs(const Gpt2Shape& shape) {
+  return {gpt2_weight(kGpt2EmbeddingName, {shape.vocabulary, shape.width}, kGpt2Deviation),
+          gpt2_weight("transformer.wpe.weight", {shape.context, shape.width}, kGpt2Deviation)};
+}
+
+enum { kTokens, kPositions };
+
+template <typename T>
+void embed_rows(Weights weights, const at::Tensor& tokens, at::Tensor& out) {
+  const kernels::EmbeddingForward<T> work{
+      .table = static_cast<const T*>(weights[kTokens].const_data_ptr()),
+      .positions = static_cast<const T*>(weights[kPositions].const_data_ptr()),
+      .tokens = tokens.const_data_ptr<int64_t>(),
+      .out = static_cast<T*>(out.data_ptr()),
+      .context = tokens.size(1),
+      .width = out.size(2)};
+  at::parallel_for(
+      0, tokens.numel(), 64, [&](int64_t begin, int64_t end) { kernels::embed(work, begin, end); });
+}
+
+template <typename T>
+void embed_rows_backward(Gradients gradients, const at::Tensor& tokens, const at::Tensor& dy) {
+  const kernels::EmbeddingBackward<T> work{
+      .gradient = static_cast<const T*>(dy.const_data_ptr()),
+      .tokens = tokens.const_data_ptr<int64_t>(),
+      .table_gradient = gradients[kTokens].data_ptr<float>(),
+      .position_gradient = gradients[kPositions].data_ptr<float>(),
+      .rows = tokens.numel(),
+      .context = tokens.size(1),
+      .width = dy.size(2)};
+  at::parallel_for(0, work.width, 16, [&](int64_t begin, int64_t end) {
+    kernels::embed_backward(work, begin, end);
+  });
+}
+
+class Gpt2Embedding final : public Gpt2Layer {
+ public:
+  explicit Gpt2Embedding(const Gpt2Shape& shape)
+      : Gpt2Layer("embedding", shape, embedding_specs(shape)) {}
+
+  Tensors forward(Weights weights, const Tensors& input, const Pass& pass, Saved*) const override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::Tensor& tokens = input[0];  // [B, T]
+    PENSTOCK_CHECK(tokens.size(1) <= shape().context,
+                   tokens.size(1),
+                   " tokens in a context of ",
+                   shape().context);
+    at::Tensor out =
+        at::empty({tokens.size(0), tokens.size(1), shape().width}, weights[kTokens].options());
+    if (out.scalar_type() == at::kFloat) {
+      embed_rows<float>(weights, tokens, out);
+    } else {
+      embed_rows<kernels::Bf16>(weights, tokens, out);
+    }
+    apply_dropout(out, shape().dropout, pass, /*site=*/0);
+    return {out};
+  }
+
+  Tensors backward(Weights,
+                   Gradients gradients,
+                   const Tensors& input,
+                   Saved,
+                   const Tensors& output_gradient,
+                   const Pass& pass) const override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    at::Tensor dy = output_gradient[0];
+    if (shape().dropout > 0 && pass.is_training) {
+      dy = dy.clone();
+      apply_dropout(dy, shape().dropout, pass, /*site=*/0);
+    }
+    if (dy.scalar_type() == at::kFloat) {
+      embed_rows_backward<float>(gradients, input[0], dy);
+    } else {
+      embed_rows_backward<kernels::Bf16>(gradients, input[0], dy);
+    }
+    return {at::Tensor()};
+  }
+
+  LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const override {
+    const TensorShape output{{input.sizes[0], input.sizes[1], shape().width}, compute_type};
+    return {output, output.bytes()};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_gpt2_embedding(const Gpt2Shape& shape) {
+  return std::make_unique<Gpt2Embedding>(shape);
+}
+
+}  // namespace penstock::model

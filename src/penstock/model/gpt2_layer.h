@@ -1,0 +1,70 @@
+// What the GPT-2 layers share: name, parameter specs and GPT-2's initialisation. Internal to
+// model/gpt2_*.cpp.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/text.h"
+#include "penstock/model/gpt2.h"
+#include "penstock/model/layer.h"
+
+namespace penstock::model {
+
+class Gpt2Layer : public Layer {
+ public:
+  Gpt2Layer(std::string name, const Gpt2Shape& shape, std::vector<ParameterSpec> specs)
+      : name_(std::move(name)), shape_(shape), specs_(std::move(specs)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+
+ protected:
+  const Gpt2Shape& shape() const { return shape_; }
+
+ private:
+  std::string name_;
+  Gpt2Shape shape_;
+  std::vector<ParameterSpec> specs_;
+};
+
+inline constexpr double kGpt2Deviation = 0.02;
+
+// Projections onto the residual stream start smaller, by the root of the number of residual
+// additions.
+inline double gpt2_residual_deviation(const Gpt2Shape& shape) {
+  return kGpt2Deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
+}
+
+inline ParameterSpec gpt2_weight(std::string name, std::vector<int64_t> shape, double deviation) {
+  return {.name = std::move(name),
+          .shape = std::move(shape),
+          .init = ParameterSpec::Init::Normal,
+          .deviation = deviation};
+}
+
+inline ParameterSpec gpt2_bias(std::string name, int64_t size) {
+  return {.name = std::move(name), .shape = {size}, .has_weight_decay = false};
+}
+
+// Norms compute in float32 whatever the precision of their input, and so take their parameters in
+// float32.
+inline void add_gpt2_norm(std::vector<ParameterSpec>& specs,
+                          const std::string& name,
+                          int64_t width) {
+  specs.push_back({.name = name + ".weight",
+                   .shape = {width},
+                   .init = ParameterSpec::Init::Ones,
+                   .has_weight_decay = false,
+                   .is_always_float32 = true});
+  specs.push_back({.name = name + ".bias",
+                   .shape = {width},
+                   .has_weight_decay = false,
+                   .is_always_float32 = true});
+}
+
+inline const char* const kGpt2EmbeddingName = "transformer.wte.weight";
+
+}  // namespace penstock::model

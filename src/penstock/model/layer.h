@@ -1,0 +1,127 @@
+// The layer: the unit that can be timed, kept, recomputed, sharded and placed. See docs/layers.md.
+//
+// A layer is a description plus pure functions: it owns no tensor. Weights and gradients are handed
+// in at each call, so that the same layer runs on gathered shards, on an older version of the
+// weights, or on a copy in another precision.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace penstock::model {
+
+using Tensors = std::vector<at::Tensor>;
+
+struct ParameterSpec {
+  std::string name;  // as in checkpoints; layers that name the same parameter share it
+  std::vector<int64_t> shape;
+  enum class Init { Zeros, Ones, Normal, Given } init = Init::Zeros;
+  double deviation = 0;            // for Normal
+  bool has_weight_decay = true;    // biases and norms have none
+  bool is_always_float32 = false;  // handed to the layer in float32 whatever the compute precision
+  at::Tensor given;           // for Given
+
+  int64_t count() const;
+};
+
+// Handed to a layer in the order of its parameters().
+using Weights = std::span<const at::Tensor>;
+// Float32; a backward adds to them.
+using Gradients = std::span<at::Tensor>;
+
+// Where in training a call stands. Random numbers depend on this alone.
+struct Pass {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_sample = 0;  // index in the run of the micro-batch's first sample
+  int64_t layer = 0;
+  bool is_training = true;  // false: no dropout
+};
+
+// What a forward leaves for its backward, apart from its input and its weights.
+struct Saved {
+  Tensors tensors;
+  // For layers whose backward is LibTorch's autograd: the input and output that carry the graph.
+  std::shared_ptr<void> graph;
+};
+
+struct TensorShape {
+  std::vector<int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+
+  int64_t bytes() const;
+};
+
+// For one shape of input: what comes out, and what must live between forward and backward when all
+// is kept. That includes the output, and leaves out the input and the parameters.
+struct LayerSize {
+  TensorShape output;
+  int64_t kept_bytes = 0;
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual const std::vector<ParameterSpec>& parameters() const = 0;
+
+  // Runs the layer. With `saved` it keeps what backward needs; without, it keeps nothing. Both give
+  // the same bits.
+  virtual Tensors forward(Weights weights,
+                          const Tensors& input,
+                          const Pass& pass,
+                          Saved* saved) const = 0;
+
+  // Gradient of the input, given that of the output; adds the parameters' gradients to `gradients`.
+  // Consumes `saved`. The input that carries no gradient (token ids) gets an undefined tensor.
+  virtual Tensors backward(Weights weights,
+                           Gradients gradients,
+                           const Tensors& input,
+                           Saved saved,
+                           const Tensors& output_gradient,
+                           const Pass& pass) const = 0;
+
+  // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
+  virtual LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const = 0;
+};
+
+// The end of a chain: turns the last layer's output into the loss. Forward and backward are one
+// call, so that logits exist for a few rows at a time and never wait for their backward.
+class Loss {
+ public:
+  virtual ~Loss() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual const std::vector<ParameterSpec>& parameters() const = 0;
+
+  // What the model predicts: logits, say.
+  virtual at::Tensor predict(Weights weights, const at::Tensor& input) const = 0;
+
+  // Sum of the losses over all targets that count.
+  virtual double evaluate(Weights weights,
+                          const at::Tensor& input,
+                          const at::Tensor& targets) const = 0;
+
+  struct Result {
+    double sum = 0;             // of the losses, not scaled
+    at::Tensor input_gradient;  // of scale * sum
+  };
+  // Adds the parameters' gradients of scale * sum to `gradients`.
+  virtual Result backward(Weights weights,
+                          Gradients gradients,
+                          const at::Tensor& input,
+                          const at::Tensor& targets,
+                          double scale) const = 0;
+
+  // How many targets count: the divisor that turns a sum into a mean.
+  virtual int64_t count(const at::Tensor& targets) const = 0;
+};
+
+}  // namespace penstock::model

@@ -1,0 +1,175 @@
+#include "penstock/model/module_layer.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/text.h"
+#include "penstock/memory/cpu_allocator.h"
+
+namespace penstock::model {
+
+namespace {
+
+struct Graph {
+  at::Tensor input;   // the leaf that the backward stops at
+  at::Tensor output;  // carries the graph
+};
+
+class ModuleLayer final : public Layer {
+ public:
+  ModuleLayer(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleForward forward)
+      : name_(std::move(name)), module_(std::move(module)), forward_(std::move(forward)) {
+    for (const auto& entry : module_->named_parameters()) {
+      const at::Tensor value = entry.value().detach();
+      module_parameters_.push_back(entry.value());
+      specs_.push_back({.name = cat(name_, ".", entry.key()),
+                        .shape = value.sizes().vec(),
+                        .init = ParameterSpec::Init::Given,
+                        .has_weight_decay = value.dim() > 1,
+                        .given = value.clone()});
+    }
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+
+  Tensors forward(Weights weights,
+                  const Tensors& input,
+                  const Pass& pass,
+                  Saved* saved) const override {
+    PENSTOCK_CHECK(input.size() == 1, "a module layer takes one tensor, not ", input.size());
+    use(weights);
+    module_->train(pass.is_training);
+    if (saved == nullptr) {
+      const c10::NoGradGuard no_grad;
+      return {forward_(input[0])};
+    }
+    const c10::AutoGradMode with_grad(true);
+    auto graph = std::make_shared<Graph>();
+    graph->input = input[0].detach();
+    if (graph->input.is_floating_point()) {
+      graph->input.set_requires_grad(true);
+    }
+    graph->output = forward_(graph->input);
+    saved->graph = graph;
+    return {graph->output.detach()};
+  }
+
+  Tensors backward(Weights weights,
+                   Gradients gradients,
+                   const Tensors&,
+                   Saved saved,
+                   const Tensors& output_gradient,
+                   const Pass&) const override {
+    use(weights);
+    const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
+    saved.graph.reset();
+    torch::autograd::variable_list sources(module_parameters_.begin(), module_parameters_.end());
+    const bool has_input_gradient = graph->input.requires_grad();
+    if (has_input_gradient) {
+      sources.push_back(graph->input);
+    }
+    if (sources.empty()) {
+      return {at::Tensor()};
+    }
+    const auto parts = torch::autograd::grad({graph->output},
+                                             sources,
+                                             {output_gradient[0]},
+                                             /*retain_graph=*/false,
+                                             /*create_graph=*/false,
+                                             /*allow_unused=*/true);
+    const c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      if (parts[i].defined()) {
+        gradients[i].add_(parts[i]);
+      }
+    }
+    return {has_input_gradient ? parts.back() : at::Tensor()};
+  }
+
+  // A module does not say what it keeps, so it is run once and the allocator asked.
+  LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const override {
+    Tensors weights;
+    for (const ParameterSpec& spec : specs_) {
+      weights.push_back(spec.given.to(compute_type));
+    }
+    const Tensors zeros{at::zeros(input.sizes, input.type)};
+    const int64_t before = memory::cpu_usage().current_bytes;
+    Saved saved;
+    const Tensors output = forward(weights, zeros, Pass{}, &saved);
+    const int64_t kept = memory::cpu_usage().current_bytes - before;
+    return {{output[0].sizes().vec(), output[0].scalar_type()}, kept};
+  }
+
+ private:
+  // The module's own tensors become views of the weights handed in. set_data leaves their identity
+  // as graph leaves alone.
+  void use(Weights weights) const {
+    for (size_t i = 0; i < module_parameters_.size(); ++i) {
+      if (!module_parameters_[i].is_alias_of(weights[i]) ||
+          module_parameters_[i].data_ptr() != weights[i].data_ptr()) {
+        at::Tensor(module_parameters_[i]).set_data(weights[i].detach());
+      }
+    }
+  }
+
+  std::string name_;
+  std::shared_ptr<torch::nn::Module> module_;
+  ModuleForward forward_;
+  std::vector<at::Tensor> module_parameters_;
+  std::vector<ParameterSpec> specs_;
+};
+
+class FunctionLoss final : public Loss {
+ public:
+  FunctionLoss(std::string name, LossFunction function, TargetCount count)
+      : name_(std::move(name)), function_(std::move(function)), count_(std::move(count)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+
+  at::Tensor predict(Weights, const at::Tensor& input) const override { return input; }
+
+  double evaluate(Weights, const at::Tensor& input, const at::Tensor& targets) const override {
+    const c10::NoGradGuard no_grad;
+    return function_(input, targets).item<double>();
+  }
+
+  Result backward(Weights,
+                  Gradients,
+                  const at::Tensor& input,
+                  const at::Tensor& targets,
+                  double scale) const override {
+    const c10::AutoGradMode with_grad(true);
+    const at::Tensor leaf = input.detach().set_requires_grad(true);
+    const at::Tensor sum = function_(leaf, targets);
+    const auto gradients = torch::autograd::grad({sum}, {leaf}, {at::full_like(sum, scale)});
+    return {sum.item<double>(), gradients[0]};
+  }
+
+  int64_t count(const at::Tensor& targets) const override {
+    return count_ ? count_(targets) : targets.numel();
+  }
+
+ private:
+  std::string name_;
+  LossFunction function_;
+  TargetCount count_;
+  std::vector<ParameterSpec> specs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_module_layer(std::string name,
+                                         std::shared_ptr<torch::nn::Module> module,
+                                         ModuleForward forward) {
+  return std::make_unique<ModuleLayer>(std::move(name), std::move(module), std::move(forward));
+}
+
+std::unique_ptr<Loss> function_loss(std::string name, LossFunction function, TargetCount count) {
+  return std::make_unique<FunctionLoss>(std::move(name), std::move(function), std::move(count));
+}
+
+}  // namespace penstock::model

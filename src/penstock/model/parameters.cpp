@@ -1,0 +1,136 @@
+#include "penstock/model/parameters.h"
+
+#include <cmath>
+#include <numbers>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/philox.h"
+
+namespace penstock::model {
+
+namespace {
+
+constexpr int64_t kAlignElements = 16;  // 64 bytes of float32
+
+int64_t round_up(int64_t value) {
+  return (value + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
+
+// Box-Muller on Philox: block i of the parameter's stream gives elements 4i .. 4i+3.
+void fill_normal(const at::Tensor& weight,
+                 double deviation,
+                 uint64_t seed,
+                 const std::string& name) {
+  const PhiloxKey key = philox_key(seed, hash_name(name));
+  float* values = weight.data_ptr<float>();
+  const int64_t count = weight.numel();
+  const int64_t blocks = (count + 3) / 4;
+  at::parallel_for(0, blocks, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const PhiloxBlock bits =
+          philox(key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0});
+      for (int64_t pair = 0; pair < 2; ++pair) {
+        // In (0, 1], so that the logarithm is finite.
+        const double u =
+            (static_cast<double>(bits[static_cast<size_t>(2 * pair)]) + 1) / 4294967296.0;
+        const double angle = 2 * std::numbers::pi *
+                             static_cast<double>(bits[static_cast<size_t>(2 * pair + 1)]) /
+                             4294967296.0;
+        const double radius = deviation * std::sqrt(-2 * std::log(u));
+        const int64_t at = 4 * block + 2 * pair;
+        if (at < count) {
+          values[at] = static_cast<float>(radius * std::cos(angle));
+        }
+        if (at + 1 < count) {
+          values[at + 1] = static_cast<float>(radius * std::sin(angle));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+Parameters::Parameters(const Chain& chain, at::ScalarType compute_type, uint64_t seed)
+    : compute_type_(compute_type) {
+  const c10::NoGradGuard no_grad;
+  place(chain.parameters());
+  initialise(seed);
+  const auto collect = [&](const std::vector<ParameterSpec>& specs) {
+    Tensors weights, gradients;
+    for (const ParameterSpec& spec : specs) {
+      const Parameter& parameter = *find(spec.name);
+      weights.push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
+      gradients.push_back(parameter.gradient);
+    }
+    layer_weights_.push_back(std::move(weights));
+    layer_gradients_.push_back(std::move(gradients));
+  };
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    collect(chain.layer(i).parameters());
+  }
+  collect(chain.loss().parameters());
+}
+
+void Parameters::place(const std::vector<ParameterSpec>& specs) {
+  int64_t total = 0;
+  for (const ParameterSpec& spec : specs) {
+    all_.push_back({.spec = spec, .offset = total});
+    index_[spec.name] = all_.size() - 1;
+    count_ += spec.count();
+    total += round_up(spec.count());
+  }
+  weights_ = at::zeros({total}, at::kFloat);
+  gradients_ = at::zeros({total}, at::kFloat);
+  compute_ = compute_type_ == at::kFloat ? weights_ : at::zeros({total}, compute_type_);
+  for (Parameter& parameter : all_) {
+    const auto view = [&](const at::Tensor& flat) {
+      return flat.narrow(0, parameter.offset, parameter.spec.count()).view(parameter.spec.shape);
+    };
+    parameter.weight = view(weights_);
+    parameter.gradient = view(gradients_);
+    parameter.compute = view(compute_);
+  }
+}
+
+void Parameters::initialise(uint64_t seed) {
+  for (const Parameter& parameter : all_) {
+    switch (parameter.spec.init) {
+      case ParameterSpec::Init::Zeros:
+        break;
+      case ParameterSpec::Init::Ones:
+        at::Tensor(parameter.weight).fill_(1);
+        break;
+      case ParameterSpec::Init::Normal:
+        fill_normal(parameter.weight, parameter.spec.deviation, seed, parameter.spec.name);
+        break;
+      case ParameterSpec::Init::Given:
+        at::Tensor(parameter.weight).copy_(parameter.spec.given);
+        break;
+    }
+  }
+  refresh_compute();
+}
+
+const Parameter* Parameters::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &all_[found->second];
+}
+
+void Parameters::zero_gradients() {
+  const c10::NoGradGuard no_grad;
+  gradients_.zero_();
+}
+
+void Parameters::refresh_compute() {
+  if (compute_type_ != at::kFloat) {
+    const c10::NoGradGuard no_grad;
+    compute_.copy_(weights_);
+  }
+}
+
+}  // namespace penstock::model

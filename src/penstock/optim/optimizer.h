@@ -1,0 +1,52 @@
+// Optimizers over the flat buffers of a chain's parameters.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/config/recipe.h"
+#include "penstock/optim/lr_schedule.h"
+
+namespace penstock::model {
+class Parameters;
+}
+
+namespace penstock::optim {
+
+// One value per parameter element that outlives the step: a moment, say. Flat, laid out as the
+// parameters are.
+struct StateBuffer {
+  std::string name;  // "exp_avg"
+  at::Tensor flat;   // float32
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // Moves the weights by the gradients times `gradient_scale`. Does not clear the gradients, and
+  // leaves compute copies to Parameters::refresh_compute.
+  virtual void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
+
+  const std::vector<StateBuffer>& state() const { return state_; }
+  int64_t steps_done() const { return steps_done_; }
+  void set_steps_done(int64_t steps) { steps_done_ = steps; }
+
+ protected:
+  std::vector<StateBuffer> state_;
+  int64_t steps_done_ = 0;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
+                                          const model::Parameters& parameters);
+
+// Euclidean norm of all gradients together. The same bits for any number of threads.
+double gradient_norm(const model::Parameters& parameters);
+
+// What gradients are multiplied by so that their norm is at most `clip`; 1 when clip is 0.
+double clip_scale(double norm, double clip);
+
+}  // namespace penstock::optim

@@ -1,0 +1,18 @@
+// The few SVG elements that charts are made of. `attributes` go into the element as they are.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace penstock::report {
+
+// For text and for attribute values. What XML cannot hold at all (control characters, bytes that
+// are no UTF-8) is replaced.
+std::string xml_escape(std::string_view text);
+
+std::string svg_pixels(double value);  // to a tenth
+
+std::string svg_text(double x, double y, std::string_view attributes, std::string_view text);
+std::string svg_line(double x1, double y1, double x2, double y2, std::string_view attributes);
+
+}  // namespace penstock::report

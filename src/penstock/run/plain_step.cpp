@@ -1,0 +1,118 @@
+#include "penstock/run/plain_step.h"
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/error.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
+
+namespace penstock::run {
+
+namespace {
+
+struct MicroBatch {
+  at::Tensor inputs, targets;
+  model::Pass pass;
+};
+
+// Forward, loss and backward; returns the loss summed over targets.
+double run_micro_batch(const model::Chain& chain,
+                       model::Parameters& parameters,
+                       MicroBatch work,
+                       double scale) {
+  const int64_t layers = chain.size();
+  std::vector<model::Tensors> inputs(static_cast<size_t>(layers));
+  std::vector<model::Saved> saved(static_cast<size_t>(layers));
+  model::Tensors activation{work.inputs};
+  for (int64_t i = 0; i < layers; ++i) {
+    work.pass.layer = i;
+    const size_t at = static_cast<size_t>(i);
+    inputs[at] = std::move(activation);
+    activation =
+        chain.layer(i).forward(parameters.weights_of(i), inputs[at], work.pass, &saved[at]);
+  }
+
+  model::Loss::Result loss = chain.loss().backward(parameters.weights_of(layers),
+                                                   parameters.gradients_of(layers),
+                                                   activation[0],
+                                                   work.targets,
+                                                   scale);
+  activation.clear();
+
+  model::Tensors gradient{std::move(loss.input_gradient)};
+  for (int64_t i = layers - 1; i >= 0; --i) {
+    work.pass.layer = i;
+    const size_t at = static_cast<size_t>(i);
+    gradient = chain.layer(i).backward(parameters.weights_of(i),
+                                       parameters.gradients_of(i),
+                                       inputs[at],
+                                       std::move(saved[at]),
+                                       gradient,
+                                       work.pass);
+    inputs[at].clear();
+  }
+  return loss.sum;
+}
+
+at::Tensor run_forward(const model::Chain& chain,
+                       const model::Parameters& parameters,
+                       const at::Tensor& inputs) {
+  model::Tensors activation{inputs};
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    const model::Pass pass{.layer = i, .is_training = false};
+    activation =
+        chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
+  }
+  return activation[0];
+}
+
+}  // namespace
+
+double accumulate_gradients(const model::Chain& chain,
+                            model::Parameters& parameters,
+                            const StepInput& input) {
+  const int64_t samples = input.inputs.size(0);
+  PENSTOCK_CHECK(samples % input.micro_batches == 0,
+                 samples,
+                 " samples in ",
+                 input.micro_batches,
+                 " micro-batches");
+  const int64_t each = samples / input.micro_batches;
+  // Known before the first micro-batch, so that each contributes by its share of the targets, not
+  // of the micro-batches.
+  const int64_t count = chain.loss().count(input.targets);
+  PENSTOCK_CHECK(count > 0, "no target of the batch counts");
+  const double scale = 1.0 / static_cast<double>(count);
+  double sum = 0;
+  for (int64_t first = 0; first < samples; first += each) {
+    sum += run_micro_batch(chain,
+                           parameters,
+                           {.inputs = input.inputs.narrow(0, first, each),
+                            .targets = input.targets.narrow(0, first, each),
+                            .pass = {.seed = input.seed,
+                                     .step = input.step,
+                                     .first_sample = input.first_sample + first}},
+                           scale);
+  }
+  return sum * scale;
+}
+
+LossSum evaluate(const model::Chain& chain,
+                 const model::Parameters& parameters,
+                 const at::Tensor& inputs,
+                 const at::Tensor& targets) {
+  const at::Tensor last = run_forward(chain, parameters, inputs);
+  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, targets),
+          chain.loss().count(targets)};
+}
+
+at::Tensor predict(const model::Chain& chain,
+                   const model::Parameters& parameters,
+                   const at::Tensor& inputs) {
+  return chain.loss().predict(parameters.weights_of(chain.size()),
+                              run_forward(chain, parameters, inputs));
+}
+
+}  // namespace penstock::run

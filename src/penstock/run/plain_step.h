@@ -1,0 +1,46 @@
+// The training step in its plainest form: every layer keeps everything, one micro-batch after the
+// other. What a planned step must reproduce, bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace penstock::model {
+class Chain;
+class Parameters;
+}  // namespace penstock::model
+
+namespace penstock::run {
+
+struct StepInput {
+  at::Tensor inputs;   // [samples, ...]
+  at::Tensor targets;  // [samples, ...]
+  int64_t first_sample = 0;
+  int64_t micro_batches = 1;  // divides the samples
+  uint64_t seed = 0;
+  int64_t step = 0;
+};
+
+// Adds to the parameters' gradients those of the mean loss over all targets of the step that count,
+// and returns that mean.
+double accumulate_gradients(const model::Chain& chain,
+                            model::Parameters& parameters,
+                            const StepInput& input);
+
+struct LossSum {
+  double sum = 0;
+  int64_t count = 0;
+};
+// Without dropout, keeping nothing.
+LossSum evaluate(const model::Chain& chain,
+                 const model::Parameters& parameters,
+                 const at::Tensor& inputs,
+                 const at::Tensor& targets);
+
+// What the model predicts for each position, likewise.
+at::Tensor predict(const model::Chain& chain,
+                   const model::Parameters& parameters,
+                   const at::Tensor& inputs);
+
+}  // namespace penstock::run

@@ -1,0 +1,99 @@
+#include "penstock/train/lr_range.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
+#include "penstock/base/units.h"
+#include "penstock/data/loader.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/report/progress.h"
+#include "penstock/run/plain_step.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::train {
+
+namespace {
+
+constexpr double kSmoothing = 0.9;
+constexpr double kExplosion = 4;
+
+// Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest point.
+std::optional<double> steepest(const LrRange& range) {
+  const auto lowest = std::min_element(range.smoothed.begin(), range.smoothed.end());
+  const size_t end = static_cast<size_t>(lowest - range.smoothed.begin());
+  double best_fall = 0;
+  std::optional<double> best;
+  constexpr size_t reach = 2;  // slopes over a few steps: a single one is noise
+  for (size_t i = 0; i + reach <= end; ++i) {
+    const double fall = range.smoothed[i] - range.smoothed[i + reach];
+    if (fall > best_fall) {
+      best_fall = fall;
+      best = std::sqrt(range.rates[i] * range.rates[i + reach]);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& options) {
+  if (options.highest <= options.lowest) {
+    throw ConfigError(cat("--to ", options.highest, " is not above --from ", options.lowest));
+  }
+  const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
+  const data::Split split = open_data(recipe);
+  const model::Chain chain = make_chain(recipe.model);
+  model::Parameters parameters(chain, compute_type(recipe.train), seed);
+  const auto optimizer = optim::make_optimizer(recipe.train, parameters);
+  data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});
+  report::Progress progress({.title = "lr-range",
+                             .total = options.steps,
+                             .start = 0,
+                             .plain_every = recipe.run.log_every,
+                             .is_terminal = {}});
+
+  LrRange range;
+  double mean = 0;
+  double lowest = INFINITY;
+  for (int64_t step = 0; step < options.steps && !was_interrupted(); ++step) {
+    const double share = static_cast<double>(step) / static_cast<double>(options.steps - 1);
+    const double rate = options.lowest * std::pow(options.highest / options.lowest, share);
+    const data::Batch batch = loader.next();
+    const BatchTensors tensors = as_tensors(batch);
+    parameters.zero_gradients();
+    const double loss = run::accumulate_gradients(chain,
+                                                  parameters,
+                                                  {.inputs = tensors.inputs,
+                                                   .targets = tensors.targets,
+                                                   .first_sample = batch.first_sample,
+                                                   .micro_batches = recipe.plan.micro_batches,
+                                                   .seed = seed,
+                                                   .step = step});
+    if (!std::isfinite(loss)) {
+      break;
+    }
+    mean = kSmoothing * mean + (1 - kSmoothing) * loss;
+    const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));
+    range.rates.push_back(rate);
+    range.losses.push_back(loss);
+    range.smoothed.push_back(smoothed);
+    progress.update(step + 1, {{"lr", format_number(rate)}, {"loss", format_number(loss)}});
+    lowest = std::min(lowest, smoothed);
+    if (smoothed > kExplosion * lowest) {
+      break;
+    }
+    const double norm = optim::gradient_norm(parameters);
+    optimizer->step(parameters, {rate, {}}, optim::clip_scale(norm, recipe.train.clip));
+    parameters.refresh_compute();
+  }
+  progress.finish();
+  range.suggested = range.rates.empty() ? std::nullopt : steepest(range);
+  return range;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,52 @@
+#include "penstock/train/setup.h"
+
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/gpt2.h"
+
+namespace penstock::train {
+
+void prepare_process(const config::RunOptions& run) {
+  memory::install_cpu_allocator();
+  if (run.threads > 0) {
+    at::set_num_threads(static_cast<int>(run.threads));
+  }
+}
+
+model::Chain make_chain(const config::ModelOptions& model) {
+  PENSTOCK_CHECK(model.family == "gpt2", "no builder for the family ", model.family);
+  return model::make_gpt2({.layers = model.layers,
+                           .width = model.width,
+                           .heads = model.heads,
+                           .context = model.context,
+                           .vocabulary = model.vocabulary,
+                           .dropout = model.dropout});
+}
+
+at::ScalarType compute_type(const config::TrainOptions& train) {
+  return train.precision == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+data::Split open_data(const config::Recipe& recipe) {
+  if (recipe.data.path.empty()) {
+    throw ConfigError("data.path is not set; name the files or folders to train on");
+  }
+  auto store = std::make_shared<data::TokenStore>(
+      data::TokenStore::open({recipe.data.path, recipe.data.tokenizer, recipe.model.vocabulary}));
+  return data::split_dataset(std::move(store), recipe.model.context, recipe.data.split);
+}
+
+BatchTensors as_tensors(const data::Batch& batch) {
+  const auto view = [&](const std::vector<int64_t>& tokens) {
+    return at::from_blob(
+        const_cast<int64_t*>(tokens.data()), {batch.sequences, batch.context}, at::kLong);
+  };
+  return {view(batch.inputs), view(batch.targets)};
+}
+
+}  // namespace penstock::train

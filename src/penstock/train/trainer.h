@@ -1,0 +1,52 @@
+// The main job: trains the model of a recipe. trainer.cpp reads as the step.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/config/recipe.h"
+
+namespace penstock::train {
+
+struct Summary {
+  int64_t first_step = 0;      // where this run began
+  std::vector<double> losses;  // of the steps that ran, in order
+  std::optional<double> validation_loss;
+  double tokens_per_second = 0;  // of training steps; the first, which warms up, left out
+  double seconds = 0;            // from the first step to the last, with all that lies between
+  int64_t peak_bytes = 0;        // most that tensors held at any moment
+  int64_t parameters = 0;
+  std::filesystem::path checkpoint;  // the last one written; empty: none
+  std::string sample;                // text written by the model, where the recipe asks for it
+  bool was_interrupted = false;
+};
+
+// Everything a run consists of. Built complete: after construction the run can go.
+class Trainer {
+ public:
+  // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder that
+  // holds an earlier run moves that run aside, into a folder within.
+  Trainer(const config::Recipe& recipe, const std::filesystem::path& resume);
+  ~Trainer();
+
+  // Trains until recipe.train.steps, or until Ctrl-C; saves. Throws Error.
+  Summary run();
+
+ private:
+  struct Parts;
+
+  double train_step(int64_t step);
+  void validate(int64_t step);
+  void save(int64_t step);
+  void report(int64_t step, double loss, double seconds);
+  std::string write_sample() const;
+
+  config::Recipe recipe_;
+  std::unique_ptr<Parts> parts_;
+  Summary summary_;
+};
+
+}  // namespace penstock::train

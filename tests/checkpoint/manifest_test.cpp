@@ -1,0 +1,246 @@
+#include "penstock/checkpoint/manifest.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "penstock/base/checksum.h"
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+
+#include "checkpoint/error_text.h"
+#include "support/temp_folder.h"
+
+namespace penstock::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_text;
+using test::TempFolder;
+
+Manifest example() {
+  Manifest manifest;
+  manifest.step = 100;
+  manifest.penstock_version = "0.1.0";
+  manifest.torch_version = "2.11.0";
+  manifest.created = "2025-01-31T23:59:59Z";
+  manifest.files = {{"model.safetensors", 1234, 0x0a2b3c4d}, {"trainer.json", 0, 0}};
+  return manifest;
+}
+
+std::string replace(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+void expect_rejected(const std::string& text, const std::string& reason) {
+  const std::string error = error_text<CheckpointError>([&] { parse_manifest(text, "runs/x"); });
+  EXPECT_NE(error.find("checkpoint runs/x"), std::string::npos) << "got: " << error;
+  EXPECT_NE(error.find(reason), std::string::npos) << "got: " << error;
+}
+
+TEST(Manifest, ReadsBackAsWritten) {
+  EXPECT_EQ(parse_manifest(manifest_text(example()), "x"), example());
+  Manifest without_files = example();
+  without_files.files.clear();
+  EXPECT_EQ(parse_manifest(manifest_text(without_files), "x"), without_files);
+}
+
+TEST(Manifest, TextIsStable) {
+  EXPECT_EQ(manifest_text(example()),
+            R"({
+  "format": 1,
+  "step": 100,
+  "penstock_version": "0.1.0",
+  "torch_version": "2.11.0",
+  "created": "2025-01-31T23:59:59Z",
+  "files": [
+    {
+      "name": "model.safetensors",
+      "bytes": 1234,
+      "crc32c": "0a2b3c4d"
+    },
+    {
+      "name": "trainer.json",
+      "bytes": 0,
+      "crc32c": "00000000"
+    }
+  ],
+  "crc32c": "d1e4450a"
+}
+)");
+}
+
+TEST(Manifest, EveryFlippedByteIsRejectedOrHarmless) {
+  const std::string whole = manifest_text(example());
+  std::mt19937 random(99);
+  int num_rejected = 0;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int round = 0; round < 20; ++round) {
+      std::string text = whole;
+      text[at] = static_cast<char>(random());
+      try {
+        EXPECT_EQ(parse_manifest(text, "x"), example()) << "at byte " << at;
+      } catch (const CheckpointError&) {
+        ++num_rejected;
+      }
+    }
+  }
+  EXPECT_GT(num_rejected, 1000);
+}
+
+TEST(Manifest, EveryCutIsRejected) {
+  const std::string whole = manifest_text(example());
+  for (size_t size = 0; size + 1 < whole.size(); ++size) {  // the last byte is a line break
+    EXPECT_THROW(parse_manifest(whole.substr(0, size), "x"), CheckpointError) << size;
+  }
+}
+
+TEST(Manifest, RejectsWhatIsNoManifest) {
+  const std::string text = manifest_text(example());
+  expect_rejected("", "manifest.json is not valid JSON");
+  expect_rejected("[]", "has no format number");
+  expect_rejected("{}", "has no format number");
+  expect_rejected(replace(text, "\"format\": 1", "\"format\": \"1\""), "has no format number");
+  expect_rejected(replace(text, "\"step\": 100,", ""), "manifest.json has no field \"step\"");
+  expect_rejected(replace(text, "\"step\"", "\"x\":0,\"step\""), "has an unknown field \"x\"");
+  expect_rejected(replace(text, "\"step\"", "\"step\":1,\"step\""), "repeats the key \"step\"");
+  expect_rejected(replace(text, "\"files\": [", "\"files\": [[[[["), "is nested deeper");
+  expect_rejected(text + "x", "is not valid JSON");
+  expect_rejected(text + std::string(1, '\0'), "zero byte");
+}
+
+TEST(Manifest, RejectsFieldsOfTheWrongType) {
+  const std::string text = manifest_text(example());
+  expect_rejected(replace(text, "100", "-100"), "a \"step\" that is no whole number");
+  expect_rejected(replace(text, "100", "100.0"), "a \"step\" that is no whole number");
+  expect_rejected(replace(text, "100", "9223372036854775808"), "\"step\" that is no whole number");
+  expect_rejected(replace(text, "\"0.1.0\"", "null"), "a \"penstock_version\" that is no text");
+  expect_rejected(replace(text, "23:59:59Z", "23:59:59"), "a \"created\" that is no time in UTC");
+  expect_rejected(replace(text, "2025-", "20x5-"), "a \"created\" that is no time in UTC");
+  expect_rejected(replace(text, "1234", "\"1234\""), "file 1 in manifest.json has a \"bytes\"");
+  expect_rejected(replace(text, "0a2b3c4d", "0A2B3C4D"), "no checksum of eight hexadecimal digits");
+  expect_rejected(replace(text, "0a2b3c4d", "a2b3c4d"), "no checksum of eight hexadecimal digits");
+  expect_rejected(replace(text, "0a2b3c4d", ""), "no checksum of eight hexadecimal digits");
+}
+
+TEST(Manifest, RejectsFilesThatAreNoList) {
+  std::string text = manifest_text(example());
+  const size_t begin = text.find('['), end = text.find(']');
+  expect_rejected(text.replace(begin, end + 1 - begin, "{}"), "a \"files\" that is no list");
+  text = manifest_text(example());
+  expect_rejected(text.replace(begin, end + 1 - begin, "[1]"),
+                  "file 1 in manifest.json is no JSON");
+}
+
+TEST(Manifest, RejectsNamesThatLeaveTheFolder) {
+  const std::string text = manifest_text(example());
+  for (const std::string name : {"", ".", "..", "../x", "a/b", "/etc/passwd", "a..b", "a\\nb"}) {
+    expect_rejected(replace(text, "trainer.json", name), "which is no plain file name");
+  }
+  expect_rejected(replace(text, "trainer.json", "manifest.json"), "which is no plain file name");
+  expect_rejected(replace(text, "trainer.json", "model.safetensors"), "repeats the name");
+}
+
+TEST(Manifest, RejectsContentThatDoesNotMatchItsChecksum) {
+  const std::string error = error_text<CheckpointError>(
+      [&] { parse_manifest(replace(manifest_text(example()), "1234", "1235"), "runs/x"); });
+  EXPECT_EQ(error.find("checkpoint runs/x is damaged: manifest.json has checksum "), 0u) << error;
+  EXPECT_NE(error.find("; use an older checkpoint"), std::string::npos) << error;
+}
+
+TEST(Manifest, OtherFormatIsNotCalledDamage) {
+  const std::string error = error_text<CheckpointError>(
+      [&] { parse_manifest(R"({"format":2,"something":"else"})", "runs/x"); });
+  EXPECT_EQ(error, "checkpoint runs/x has format 2; this Penstock reads format 1");
+}
+
+TEST(Manifest, RefusesToWriteWhatItWouldReject) {
+  const auto refuses = [](auto change) {
+    Manifest manifest = example();
+    change(manifest);
+    EXPECT_THROW(manifest_text(manifest), InternalError);
+  };
+  refuses([](Manifest& m) { m.step = -1; });
+  refuses([](Manifest& m) { m.created = "yesterday"; });
+  refuses([](Manifest& m) { m.penstock_version = "\xFF"; });
+  refuses([](Manifest& m) { m.torch_version = "\xFF"; });
+  refuses([](Manifest& m) { m.files[0].name = "a/b"; });
+  refuses([](Manifest& m) { m.files[0].name = "\xFF"; });
+}
+
+TEST(Manifest, NowIsATimeItAccepts) {
+  Manifest manifest = example();
+  manifest.created = utc_now();
+  EXPECT_EQ(parse_manifest(manifest_text(manifest), "x").created, manifest.created);
+}
+
+class VerifyFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const std::string name : {"a", "b"}) {
+      const std::string content = "content of " + name;
+      write_text_file(folder_.path() / name, content);
+      manifest_.files.push_back(
+          {name, static_cast<int64_t>(content.size()), crc32c(content.data(), content.size())});
+    }
+  }
+  std::string error() {
+    return error_text<CheckpointError>([&] { verify_files(folder_.path(), manifest_); });
+  }
+  std::string damaged() const { return "checkpoint " + folder_.path().string() + " is damaged: "; }
+
+  TempFolder folder_;
+  Manifest manifest_ = [] {
+    Manifest manifest = example();
+    manifest.files.clear();
+    return manifest;
+  }();
+};
+
+TEST_F(VerifyFiles, AcceptsWholeFiles) {
+  verify_files(folder_.path(), manifest_);
+}
+
+TEST_F(VerifyFiles, NamesAMissingFile) {
+  fs::remove(folder_.path() / "b");
+  EXPECT_EQ(error(), damaged() + "b is missing; use an older checkpoint");
+}
+
+TEST_F(VerifyFiles, GivesBothSizes) {
+  fs::resize_file(folder_.path() / "b", 3);
+  EXPECT_EQ(error(), damaged() + "b has 3 bytes, its manifest says 12; use an older checkpoint");
+}
+
+TEST_F(VerifyFiles, GivesBothChecksums) {
+  write_text_file(folder_.path() / "a", "Content of a");
+  manifest_.files[0].crc32c = 0x0000beef;
+  const std::string text = error();
+  EXPECT_EQ(text.find(damaged() + "a has checksum "), 0u) << text;
+  EXPECT_NE(text.find(", its manifest says 0000beef; use an older checkpoint"), std::string::npos);
+}
+
+TEST_F(VerifyFiles, FolderInPlaceOfAFileIsAFileError) {
+  fs::remove(folder_.path() / "a");
+  fs::create_directory(folder_.path() / "a");
+  EXPECT_THROW(verify_files(folder_.path(), manifest_), FileError);
+}
+
+TEST_F(VerifyFiles, AcceptsAnEmptyFile) {
+  write_text_file(folder_.path() / "empty", "");
+  manifest_.files.push_back({"empty", 0, 0});
+  verify_files(folder_.path(), manifest_);
+}
+
+TEST(ReadManifest, NamesTheFolderOfADamagedOne) {
+  const TempFolder folder;
+  write_text_file(folder.path() / kManifestName, "{}");
+  const std::string error = error_text<CheckpointError>([&] { read_manifest(folder.path()); });
+  EXPECT_EQ(error.find("checkpoint " + folder.path().string() + " is damaged: "), 0u) << error;
+  write_text_file(folder.path() / kManifestName, manifest_text(example()));
+  EXPECT_EQ(read_manifest(folder.path()), example());
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint
