@@ -16,8 +16,8 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/safetensors_writer.h"
 
-#include "checkpoint/error_text.h"
 #include "checkpoint/small_checkpoint.h"
+#include "support/error_text.h"
 #include "support/temp_folder.h"
 
 namespace penstock::checkpoint {

@@ -8,8 +8,8 @@
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 
-#include "checkpoint/error_text.h"
 #include "checkpoint/small_checkpoint.h"
+#include "support/error_text.h"
 #include "support/temp_folder.h"
 
 namespace penstock::checkpoint {

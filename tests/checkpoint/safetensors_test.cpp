@@ -7,8 +7,8 @@
 
 #include "penstock/base/error.h"
 
-#include "checkpoint/error_text.h"
 #include "checkpoint/safetensors_bytes.h"
+#include "support/error_text.h"
 #include "support/temp_folder.h"
 
 namespace penstock::checkpoint {

@@ -10,10 +10,12 @@
 #include "penstock/base/error.h"
 
 #include "event_reader.h"
-#include "temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace penstock::report {
 namespace {
+
+using test::TempFolder;
 
 TEST(EventFile, NameCarriesTimeHostAndProcess) {
   const TempFolder folder;

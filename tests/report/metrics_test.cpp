@@ -11,12 +11,13 @@
 #include "penstock/base/file.h"
 
 #include "event_reader.h"
-#include "temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace penstock::report {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TempFolder;
 
 MetricsOptions jsonl_in(const fs::path& folder, int64_t resume_step = 0) {
   return {.folder = folder, .jsonl = true, .tensorboard = false, .resume_step = resume_step};

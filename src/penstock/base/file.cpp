@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -124,12 +123,18 @@ std::string read_text_file(const fs::path& path) {
 void write_text_file(const fs::path& path, std::string_view text) {
   fs::path temporary = path;
   temporary += ".tmp";
-  FileWriter file(temporary);
-  file.write(text);
-  file.finish();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    fail("write", path, errno);
+  try {
+    FileWriter file(temporary);
+    file.write(text);
+    file.finish();
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      fail("write", path, errno);
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
   }
+  sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
 }
 
 void sync_folder(const fs::path& folder) {

@@ -53,7 +53,8 @@ class FileWriter {
 
 std::string read_text_file(const std::filesystem::path& path);
 
-// Replaces `path` at once: a reader sees the old text or the new, never a part.
+// Replaces `path` at once and durably: a reader sees the old text or the new, never a part. What
+// cannot be written leaves the old text and no other file behind.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // Makes renames inside `folder` durable.

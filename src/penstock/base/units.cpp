@@ -15,6 +15,11 @@ std::string print(const char* format, double value) {
   return buffer.data();
 }
 
+// Units are chosen by the number as it will be shown: 999.96 ms is "1.0 s", not "1000.0 ms".
+double round_to_tenth(double value) {
+  return std::round(value * 10) / 10;
+}
+
 std::optional<double> unit_factor(std::string_view unit) {
   struct Unit {
     std::string_view name;
@@ -58,35 +63,38 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
     return std::nullopt;
   }
   const double bytes = std::floor(number * *factor);
-  if (bytes >= 9.2e18) {
+  if (bytes >= 0x1p63) {
     return std::nullopt;
   }
   return static_cast<int64_t>(bytes);
 }
 
 std::string format_bytes(int64_t bytes) {
-  const double size = static_cast<double>(bytes);
-  if (size < 1024) {
+  if (bytes < 1024) {
     return std::to_string(bytes) + " B";
   }
-  if (size < 1024.0 * 1024) {
-    return print("%.1f KiB", size / 1024);
+  const double kibibytes = static_cast<double>(bytes) / 1024;
+  if (round_to_tenth(kibibytes) < 1024) {
+    return print("%.1f KiB", round_to_tenth(kibibytes));
   }
-  if (size < 1024.0 * 1024 * 1024) {
-    return print("%.1f MiB", size / (1024.0 * 1024));
+  const double mebibytes = kibibytes / 1024;
+  if (round_to_tenth(mebibytes) < 1024) {
+    return print("%.1f MiB", round_to_tenth(mebibytes));
   }
-  return print("%.2f GiB", size / (1024.0 * 1024 * 1024));
+  return print("%.2f GiB", mebibytes / 1024);
 }
 
 std::string format_seconds(double seconds) {
-  if (seconds < 1e-3) {
-    return print("%.0f us", seconds * 1e6);
+  const double microseconds = std::round(seconds * 1e6);
+  if (microseconds < 1000) {
+    return print("%.0f us", microseconds);
   }
-  if (seconds < 1) {
-    return print("%.1f ms", seconds * 1e3);
+  const double milliseconds = round_to_tenth(seconds * 1e3);
+  if (milliseconds < 1000) {
+    return print("%.1f ms", milliseconds);
   }
-  if (seconds < 60) {
-    return print("%.1f s", seconds);
+  if (round_to_tenth(seconds) < 60) {
+    return print("%.1f s", round_to_tenth(seconds));
   }
   const int64_t whole = std::llround(seconds);
   std::array<char, 64> buffer;
@@ -103,14 +111,12 @@ std::string format_seconds(double seconds) {
 }
 
 std::string format_count(int64_t count) {
-  std::string digits = std::to_string(count < 0 ? -count : count);
-  for (int position = static_cast<int>(digits.size()) - 3; position > 0; position -= 3) {
-    digits.insert(static_cast<size_t>(position), 1, ',');
+  std::string text = std::to_string(count);
+  const int first_digit = count < 0 ? 1 : 0;
+  for (int position = static_cast<int>(text.size()) - 3; position > first_digit; position -= 3) {
+    text.insert(static_cast<size_t>(position), 1, ',');
   }
-  if (count < 0) {
-    digits.insert(0, 1, '-');
-  }
-  return digits;
+  return text;
 }
 
 std::string format_number(double value) {

@@ -1,6 +1,7 @@
 #include "penstock/config/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -185,7 +186,11 @@ std::vector<Option> make_table() {
              "share of the tokens, at the end of the data, kept for validation; 0: no validation"),
 
       integer("train.steps", train, &TrainOptions::steps, {0}, "optimizer steps"),
-      integer("train.batch", train, &TrainOptions::batch, {1}, "sequences per optimizer step"),
+      integer("train.batch",
+              train,
+              &TrainOptions::batch,
+              {1, 10'000'000},
+              "sequences per optimizer step"),
       choice("train.optimizer",
              train,
              &TrainOptions::optimizer,
@@ -256,7 +261,7 @@ std::vector<Option> make_table() {
       integer("plan.micro_batches",
               plan,
               &PlanOptions::micro_batches,
-              {1},
+              {1, 10'000'000},
               "parts in which a batch is computed; divides train.batch"),
 
       choice("run.device", run, &RunOptions::device, {"cpu"}, "where to compute"),
@@ -309,10 +314,6 @@ std::string type_of(const OptionValue& value) {
   return names[value.index()];
 }
 
-std::string with_article(const std::string& type) {
-  return type == "integer" ? "an integer" : type == "number" ? "a number" : type;
-}
-
 // A value of the option's type, where the given one can stand for it without loss; nothing
 // otherwise.
 std::optional<OptionValue> convert(const OptionValue& value, const OptionValue& example) {
@@ -354,17 +355,8 @@ std::optional<OptionValue> parse_as(const OptionValue& example, const std::strin
                             const std::string& shown,
                             const std::string& what,
                             const std::string& where) {
-  throw ConfigError(cat(where,
-                        ": ",
-                        option.key,
-                        " = ",
-                        shown,
-                        " is ",
-                        what,
-                        "; it takes ",
-                        with_article(option.type),
-                        option.allowed.empty() ? "" : ", ",
-                        option.allowed));
+  throw ConfigError(
+      cat(where, ": ", option.key, " = ", shown, " is ", what, "; it takes ", option.wanted()));
 }
 
 std::string quote(const std::string& text) {
@@ -408,9 +400,24 @@ std::vector<std::string> known_keys() {
 
 }  // namespace
 
+std::string Option::wanted() const {
+  const char* article = type == "integer" ? "an " : type == "number" ? "a " : "";
+  return cat(article, type, allowed.empty() ? "" : ", ", allowed);
+}
+
 const std::vector<Option>& option_table() {
   static const std::vector<Option> table = make_table();
   return table;
+}
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> sections;
+  for (const Option& option : option_table()) {
+    if (sections.empty() || sections.back() != option.section()) {
+      sections.push_back(option.section());
+    }
+  }
+  return sections;
 }
 
 const Option& find_option(const std::string& key, const std::string& where) {
@@ -431,7 +438,7 @@ const Option& find_option(const std::string& key, const std::string& where) {
   }
   throw ConfigError(cat(where,
                         ": unknown key ",
-                        key,
+                        format_key(key),
                         suggestion.empty() ? "" : cat("; did you mean ", suggestion, "?"),
                         " (penstock options lists them all)"));
 }
@@ -450,13 +457,19 @@ void set_option(Recipe& recipe, const Option& option, OptionValue value, const s
                           " is not allowed; it takes ",
                           option.allowed));
   }
+  // A recipe is written as TOML, which has to be UTF-8.
+  const std::string* words = std::get_if<std::string>(&*converted);
+  if (words != nullptr && !is_valid_utf8(*words)) {
+    throw ConfigError(cat(where, ": ", option.key, " is not valid UTF-8; it takes UTF-8 text"));
+  }
   option.assign(recipe, *converted);
 }
 
 void apply_setting(Recipe& recipe, const std::string& setting) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos) {
-    throw ConfigError(cat("--set ", setting, " has no '='; write it as --set train.steps=50"));
+    throw ConfigError(
+        cat("--set ", format_key(setting), " has no '='; write it as --set train.steps=50"));
   }
   const Option& option = find_option(setting.substr(0, equals), "--set");
   std::string text = setting.substr(equals + 1);
@@ -484,6 +497,14 @@ std::string format_value(const OptionValue& value) {
     return digits.find_first_of(".einf") == std::string::npos ? digits + ".0" : digits;
   }
   return quote(std::get<std::string>(value));
+}
+
+std::string format_key(const std::string& key) {
+  const bool is_bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char letter) {
+    return std::isalnum(static_cast<unsigned char>(letter)) || letter == '_' || letter == '-' ||
+           letter == '.';
+  });
+  return is_bare ? key : quote(key);
 }
 
 std::string options_help() {

@@ -16,20 +16,21 @@ using OptionValue = std::variant<bool, int64_t, double, std::string>;
 struct Option {
   std::string key;   // "train.steps"
   std::string type;  // "integer", "number", "text", "true or false"
-  std::string
-      allowed;  // "1 or more", "\"adamw\", \"sgd\" or \"lamb\""; empty: anything of the type
+  // "1 or more", "\"adamw\", \"sgd\" or \"lamb\""; empty: anything of the type.
+  std::string allowed;
   std::string help;
   std::function<OptionValue(const Recipe&)> get;
   std::function<void(Recipe&, const OptionValue&)> assign;
-  // "" when the value is allowed; otherwise nothing else than that it is not: `allowed` says what
-  // is.
-  std::function<bool(const OptionValue&)> is_allowed;
+  std::function<bool(const OptionValue&)> is_allowed;  // for a value of the option's type
 
   std::string section() const { return key.substr(0, key.find('.')); }
   std::string name() const { return key.substr(key.find('.') + 1); }
+  std::string wanted() const;  // "an integer, 1 or more", for messages
 };
 
 const std::vector<Option>& option_table();
+
+std::vector<std::string> section_names();  // in the order of the table
 
 // Throws ConfigError with the nearest known key when there is no such option.
 const Option& find_option(const std::string& key, const std::string& where);
@@ -42,6 +43,7 @@ void set_option(Recipe& recipe, const Option& option, OptionValue value, const s
 void apply_setting(Recipe& recipe, const std::string& setting);
 
 std::string format_value(const OptionValue& value);  // as TOML
+std::string format_key(const std::string& key);      // for messages: quoted unless it is a bare key
 
 std::string options_help();      // for terminals
 std::string options_markdown();  // the tables of docs/recipes.md

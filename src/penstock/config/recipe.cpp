@@ -17,7 +17,54 @@ std::string position(const std::string& origin, const toml::source_region& regio
   return cat(origin, ":", region.begin.line);
 }
 
-OptionValue read_value(const toml::node& node, const std::string& key, const std::string& where) {
+// The end of the string that opens at `begin` with a quotation mark; the text's end when it is not
+// closed.
+size_t end_of_string(std::string_view toml, size_t begin) {
+  const char mark = toml[begin];
+  const std::string fence(3, mark);
+  const bool is_long = toml.substr(begin, 3) == fence;
+  size_t at = begin + (is_long ? 3 : 1);
+  while (at < toml.size()) {
+    if (toml[at] == '\\' && mark == '"') {
+      at += 2;
+    } else if (!is_long && (toml[at] == mark || toml[at] == '\n')) {
+      return at + 1;
+    } else if (is_long && toml.substr(at, 3) == fence) {
+      // Up to two marks may stand before the closing three.
+      return std::min(toml.find_first_not_of(mark, at), at + 5);
+    } else {
+      ++at;
+    }
+  }
+  return toml.size();
+}
+
+// toml++ makes one table of each part of "a.b.c" and takes them down by recursion: a long enough
+// key overflows the stack. Every part has a dot, so few dots outside of strings and comments are
+// few tables.
+void require_few_dots(std::string_view toml, const std::string& origin) {
+  constexpr int most = 1000;
+  int dots = 0;
+  for (size_t at = 0; at < toml.size();) {
+    if (toml[at] == '"' || toml[at] == '\'') {
+      at = end_of_string(toml, at);
+    } else if (toml[at] == '#') {
+      at = std::min(toml.find('\n', at), toml.size());
+    } else {
+      dots += toml[at++] == '.' ? 1 : 0;
+    }
+  }
+  if (dots > most) {
+    throw ConfigError(cat(origin,
+                          ": not a recipe: ",
+                          dots,
+                          " dots in keys and numbers; at most ",
+                          most,
+                          " are read"));
+  }
+}
+
+OptionValue read_value(const toml::node& node, const Option& option, const std::string& where) {
   if (const auto* flag = node.as_boolean()) {
     return flag->get();
   }
@@ -30,24 +77,19 @@ OptionValue read_value(const toml::node& node, const std::string& key, const std
   if (const auto* text = node.as_string()) {
     return text->get();
   }
-  throw ConfigError(cat(
-      where, ": ", key, " is a list, a table or a date; it takes ", find_option(key, where).type));
+  throw ConfigError(
+      cat(where, ": ", option.key, " is a list, a table or a date; it takes ", option.wanted()));
 }
 
 void require_known_section(const std::string& section, const std::string& where) {
-  std::vector<std::string> sections;
-  for (const Option& option : option_table()) {
-    if (option.section() == section) {
-      return;
-    }
-    if (sections.empty() || sections.back() != option.section()) {
-      sections.push_back(option.section());
-    }
+  const std::vector<std::string> sections = section_names();
+  if (std::find(sections.begin(), sections.end(), section) != sections.end()) {
+    return;
   }
   const std::string suggestion = nearest(section, sections);
   throw ConfigError(cat(where,
                         ": unknown section [",
-                        section,
+                        format_key(section),
                         "]",
                         suggestion.empty() ? "" : cat("; did you mean [", suggestion, "]?"),
                         " (known: ",
@@ -58,6 +100,7 @@ void require_known_section(const std::string& section, const std::string& where)
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& origin) {
+  require_few_dots(toml, origin);
   toml::table table;
   try {
     table = toml::parse(toml, origin);
@@ -72,23 +115,25 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
     if (!content.is_table()) {
       throw ConfigError(cat(where,
                             ": ",
-                            section_name,
-                            " stands outside of any section; keys belong under [model], [data], "
-                            "[train], [plan] or [run]"));
+                            format_key(section_name),
+                            " stands outside of any section; keys belong under [",
+                            join(section_names(), "], ["),
+                            "]"));
     }
     require_known_section(section_name, where);
     for (const auto& [name, value] : *content.as_table()) {
       const std::string key = cat(section_name, ".", name.str());
       const std::string value_position = position(origin, value.source());
       const Option& option = find_option(key, value_position);
-      set_option(recipe, option, read_value(value, key, value_position), value_position);
+      set_option(recipe, option, read_value(value, option, value_position), value_position);
     }
   }
   return recipe;
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings) {
-  if (!std::filesystem::exists(path)) {
+  std::error_code ignored;
+  if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
     throw ConfigError(cat("recipe ", path, " does not exist; recipes/ has examples"));
   }
   Recipe recipe = parse_recipe(read_text_file(path), path);

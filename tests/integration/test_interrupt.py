@@ -1,0 +1,134 @@
+"""Ctrl-C and SIGTERM: a checkpoint, an exit code of 0, and no trace in the numbers."""
+
+import shlex
+import signal
+import time
+
+import penstock_cli as cli
+
+
+class Interrupt(cli.CliTestCase):
+    STEPS = 400  # about a second
+
+    def setUp(self):
+        super().setUp()
+        self.write_recipe({"model.dropout": 0.1, "train.steps": self.STEPS})
+
+    def interrupt(self, number, arguments, is_time):
+        """Starts the program and sends the signal as soon as is_time()."""
+        process = cli.start(*arguments, cwd=self.folder)
+        deadline = time.monotonic() + cli.TIMEOUT_S
+        while not is_time() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self.assertIsNone(process.poll(), "ended before the signal")
+        process.send_signal(number)
+        return cli.finish(process, arguments)
+
+    def has_steps(self, count, folder="out"):
+        def is_time():
+            try:
+                return (self.folder / folder / "metrics.jsonl").read_text().count("\n") >= count
+            except FileNotFoundError:
+                return False
+
+        return is_time
+
+    def continue_as_told(self, result):
+        """Runs the command that the program said would continue."""
+        told = [line for line in result.stderr.splitlines() if "continue with: " in line]
+        self.assertEqual(len(told), 1, result)
+        name, *arguments = shlex.split(told[0].split("continue with: ")[1])
+        self.assertEqual(name, "penstock", result)
+        return self.run_program(*arguments, "--json")
+
+    def check_signal(self, number):
+        straight = self.train({"run.out": "straight"})["losses"]
+        arguments = ["train", "recipe.toml", "--json"]
+        stopped = self.interrupt(number, arguments, self.has_steps(40))
+        self.assertEqual(stopped.code, 0, stopped)
+        summary = stopped.json()
+        done = len(summary["losses"])
+        self.assertIs(summary["interrupted"], True)
+        self.assertTrue(40 <= done < self.STEPS, f"stopped after {done} steps")
+        saved = f"out/step-{done:08d}"
+        self.assertEqual(summary["checkpoint"], saved)
+        self.assertIn(f"saved {saved}\n", stopped.stderr)
+        self.assertIn(f"stopped by {signal.Signals(number).name}", stopped.stderr)
+        self.assertEqual(stopped.errors(), [])
+        self.assertEqual(cli.checkpoint_damage(self.folder / saved), "")
+        self.assertEqual(cli.temporaries(self.folder), [])
+
+        resumed = self.continue_as_told(stopped)
+        self.assertEqual(resumed.code, 0, resumed)
+        rest = resumed.json()
+        self.assertIs(rest["interrupted"], False)
+        self.assertEqual(rest["first_step"], done)
+        self.assertEqual(summary["losses"] + rest["losses"], straight)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            last = f"step-{self.STEPS:08d}"
+            self.assert_same_file(f"out/{last}/{name}", f"straight/{last}/{name}")
+        expected = list(enumerate(straight, start=1))
+        self.assertEqual(cli.metric_losses(self.folder / "out"), expected)
+
+    def test_sigint(self):
+        self.check_signal(signal.SIGINT)
+
+    def test_sigterm(self):
+        self.check_signal(signal.SIGTERM)
+
+    def test_three_interruptions_in_a_row(self):
+        straight = self.train({"run.out": "straight"})["losses"]
+        losses = []
+        resume = []
+        for round_number in range(1, 4):
+            stopped = self.interrupt(
+                signal.SIGINT,
+                ["train", "recipe.toml", "--json", *resume],
+                self.has_steps(60 * round_number),
+            )
+            self.assertEqual(stopped.code, 0, stopped)
+            losses += stopped.json()["losses"]
+            resume = ["--resume", "out"]
+        losses += self.train({}, "--resume", "out")["losses"]
+        self.assertEqual(losses, straight)
+
+    def test_command_to_continue_carries_the_settings(self):
+        arguments = ["train", "recipe.toml", "--json", "--set", "run.out=a folder"]
+        arguments += ["--set", "train.lr=5e-4"]
+        stopped = self.interrupt(signal.SIGINT, arguments, self.has_steps(20, "a folder"))
+        self.assertEqual(stopped.code, 0, stopped)
+        resumed = self.continue_as_told(stopped)
+        self.assertEqual(resumed.code, 0, resumed)
+        self.assertNotIn("warning", resumed.stderr, "it continues with other settings")
+        summary = resumed.json()
+        self.assertEqual(summary["first_step"], len(stopped.json()["losses"]))
+        self.assertEqual(summary["out"], "a folder")
+
+    def test_before_the_first_step_nothing_is_promised(self):
+        # A model that takes a moment to build; run.out is made before it.
+        self.write_recipe({"model.width": 1536, "model.layers": 4, "train.steps": 2})
+        stopped = self.interrupt(
+            signal.SIGINT,
+            ["train", "recipe.toml", "--json"],
+            lambda: (self.folder / "out").is_dir(),
+        )
+        self.assertEqual(stopped.code, 0, stopped)
+        summary = stopped.json()
+        self.assertIs(summary["interrupted"], True)
+        self.assertEqual(summary["losses"], [], "the signal came too late for this test")
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [])
+        self.assertNotIn("--resume out", stopped.stderr, "there is nothing to resume from")
+
+    def test_sampling_stops(self):
+        self.train({"train.steps": 2})
+        arguments = ["sample", "out", "--tokens", "10000000", "--json", "--threads", "1"]
+        started = time.monotonic()
+        stopped = self.interrupt(
+            signal.SIGINT, arguments, lambda: time.monotonic() - started > 1.5
+        )
+        self.assertEqual(stopped.code, 0, stopped)
+        self.assertIn("text", stopped.json())
+
+
+if __name__ == "__main__":
+    cli.main()

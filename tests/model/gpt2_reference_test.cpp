@@ -1,0 +1,139 @@
+// Against PyTorch: numbers committed in tests/golden, made by make_gpt2_reference.py there.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/file.h"
+#include "penstock/checkpoint/weights.h"
+#include "penstock/model/gpt2.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/run/plain_step.h"
+
+#include "support/random_tensor.h"
+
+namespace penstock {
+
+namespace {
+
+const std::filesystem::path kGolden = PENSTOCK_SOURCE_DIR "/tests/golden";
+
+struct Reference {
+  nlohmann::json json = nlohmann::json::parse(read_text_file(kGolden / "gpt2_reference.json"));
+  model::Chain chain = model::make_gpt2({.layers = json["shape"]["n_layer"],
+                                         .width = json["shape"]["n_embd"],
+                                         .heads = json["shape"]["n_head"],
+                                         .context = json["shape"]["n_positions"],
+                                         .vocabulary = json["shape"]["vocab_size"]});
+  model::Parameters parameters{chain, at::kFloat, /*seed=*/0};
+  at::Tensor batches;  // [steps, batch, context + 1]
+
+  Reference() {
+    checkpoint::import_weights(kGolden / "gpt2_weights.safetensors", parameters);
+    const auto& all = json["batches"];
+    std::vector<int64_t> flat;
+    for (const auto& batch : all) {
+      for (const auto& row : batch) {
+        for (const auto& token : row) {
+          flat.push_back(token);
+        }
+      }
+    }
+    const int64_t steps = static_cast<int64_t>(all.size());
+    const int64_t rows = static_cast<int64_t>(all[0].size());
+    batches = at::tensor(flat).view({steps, rows, -1});
+  }
+
+  double accumulate(int64_t step, int64_t micro_batches = 1) {
+    const at::Tensor tokens = batches[step];
+    const int64_t context = tokens.size(1) - 1;
+    return run::accumulate_gradients(chain,
+                                     parameters,
+                                     {.inputs = tokens.narrow(1, 0, context).contiguous(),
+                                      .targets = tokens.narrow(1, 1, context).contiguous(),
+                                      .micro_batches = micro_batches,
+                                      .step = step});
+  }
+};
+
+void expect_reference_gradients(const Reference& reference) {
+  std::vector<at::Tensor> expected;
+  for (const model::Parameter& parameter : reference.parameters.all()) {
+    expected.push_back(at::empty_like(parameter.weight));
+  }
+  std::vector<checkpoint::NamedTensor> named;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    named.push_back({reference.parameters.all()[i].spec.name, &expected[i]});
+  }
+  checkpoint::load_tensors(kGolden / "gpt2_gradients.safetensors", named);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LT(test::relative_error(reference.parameters.all()[i].gradient, expected[i]), 1e-5)
+        << named[i].name;
+  }
+}
+
+}  // namespace
+
+TEST(Gpt2Reference, LossAndEveryGradientMatchPyTorch) {
+  Reference reference;
+  const double loss = reference.accumulate(0);
+  EXPECT_NEAR(loss / reference.json["loss"].get<double>(), 1, 1e-5);
+  expect_reference_gradients(reference);
+}
+
+TEST(Gpt2Reference, GradientsAccumulatedOverMicroBatchesMatchPyTorch) {
+  Reference reference;
+  const double loss = reference.accumulate(0, /*micro_batches=*/3);
+  EXPECT_NEAR(loss / reference.json["loss"].get<double>(), 1, 1e-5);
+  expect_reference_gradients(reference);
+}
+
+TEST(Gpt2Reference, LogitsMatchPyTorch) {
+  Reference reference;
+  const int64_t context = reference.batches.size(2) - 1;
+  const at::Tensor tokens = reference.batches[0].narrow(0, 0, 1).narrow(1, 0, context).contiguous();
+  at::Tensor expected = at::empty({context, reference.json["shape"]["vocab_size"].get<int64_t>()});
+  checkpoint::load_tensors(kGolden / "gpt2_gradients.safetensors", {{"logits", &expected}});
+  const at::Tensor logits = run::predict(reference.chain, reference.parameters, tokens)[0];
+  EXPECT_LT((logits - expected).abs().max().item<double>(), 1e-4);
+}
+
+// Twenty steps with clipping, on twenty batches, by each optimizer.
+class Gpt2Training : public testing::TestWithParam<const char*> {};
+
+TEST_P(Gpt2Training, TwentyStepsMatchPyTorch) {
+  Reference reference;
+  const std::string kind = GetParam();
+  const bool is_sgd = kind == "sgd" || kind == "nesterov";
+  const config::TrainOptions train{.optimizer = is_sgd ? "sgd" : kind,
+                                   .weight_decay = is_sgd ? 0.01 : 0.1,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .epsilon = kind == "lamb" ? 1e-6 : 1e-8,
+                                   .momentum = 0.9,
+                                   .nesterov = kind == "nesterov"};
+  const optim::Rate rate{is_sgd ? 0.1 : 3e-3, {}};
+  const auto optimizer = optim::make_optimizer(train, reference.parameters);
+  const nlohmann::json& expected = reference.json["training"][kind];
+  const int64_t steps = reference.batches.size(0);
+  ASSERT_EQ(steps, 20);
+  for (int64_t step = 0; step < steps; ++step) {
+    reference.parameters.zero_gradients();
+    const double loss = reference.accumulate(step);
+    const double norm = optim::gradient_norm(reference.parameters);
+    EXPECT_NEAR(loss / expected["losses"][static_cast<size_t>(step)].get<double>(), 1, 1e-4)
+        << step;
+    EXPECT_NEAR(norm / expected["norms"][static_cast<size_t>(step)].get<double>(), 1, 1e-3) << step;
+    optimizer->step(reference.parameters, rate, optim::clip_scale(norm, 1.0));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers,
+                         Gpt2Training,
+                         testing::Values("adamw", "sgd", "nesterov", "lamb"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace penstock

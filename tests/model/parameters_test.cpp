@@ -1,0 +1,129 @@
+#include "penstock/model/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/model/gpt2.h"
+#include "penstock/run/plain_step.h"
+
+#include "support/random_tensor.h"
+
+namespace penstock::model {
+
+namespace {
+
+constexpr Gpt2Shape kSmall{.layers = 2, .width = 48, .heads = 4, .context = 24, .vocabulary = 70};
+
+int64_t count_of(int64_t layers, int64_t width, int64_t heads) {
+  return make_gpt2({.layers = layers, .width = width, .heads = heads}).parameter_count();
+}
+
+}  // namespace
+
+TEST(Parameters, Gpt2SizesHaveTheirPublishedCounts) {
+  EXPECT_EQ(count_of(12, 768, 12), 124'439'808);
+  EXPECT_EQ(count_of(24, 1024, 16), 354'823'168);
+  EXPECT_EQ(count_of(36, 1280, 20), 774'030'080);
+  EXPECT_EQ(count_of(48, 1600, 25), 1'557'611'200);
+}
+
+TEST(Parameters, AreAlignedViewsOfTheFlatBuffers) {
+  const Chain chain = make_gpt2(kSmall);
+  const Parameters parameters(chain, at::kFloat, 1);
+  for (const Parameter& parameter : parameters.all()) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(parameter.weight.data_ptr()) % 64, 0u)
+        << parameter.spec.name;
+    EXPECT_TRUE(parameter.weight.is_alias_of(parameters.flat_weights()));
+    EXPECT_TRUE(parameter.gradient.is_alias_of(parameters.flat_gradients()));
+  }
+}
+
+TEST(Parameters, HeadAndEmbeddingShareOneTable) {
+  const Chain chain = make_gpt2(kSmall);
+  Parameters parameters(chain, at::kFloat, 1);
+  const at::Tensor& embedding = parameters.weights_of(0)[0];
+  const at::Tensor& head = parameters.weights_of(chain.size())[2];
+  EXPECT_EQ(embedding.data_ptr(), head.data_ptr());
+  EXPECT_EQ(parameters.gradients_of(0)[0].data_ptr(),
+            parameters.gradients_of(chain.size())[2].data_ptr());
+}
+
+TEST(Parameters, StartAsGpt2Does) {
+  const Chain chain =
+      make_gpt2({.layers = 8, .width = 128, .heads = 4, .context = 64, .vocabulary = 500});
+  const Parameters parameters(chain, at::kFloat, 3);
+  const auto deviation = [&](const char* name) {
+    return parameters.find(name)->weight.std().item<double>();
+  };
+  EXPECT_NEAR(deviation("transformer.wte.weight"), 0.02, 4e-4);
+  EXPECT_NEAR(deviation("transformer.h.3.attn.c_attn.weight"), 0.02, 4e-4);
+  EXPECT_NEAR(deviation("transformer.h.3.mlp.c_proj.weight"), 0.02 / 4, 1e-4);  // 1 / sqrt(2 * 8)
+  EXPECT_NEAR(
+      parameters.find("transformer.h.3.mlp.c_fc.weight")->weight.mean().item<double>(), 0, 4e-4);
+  EXPECT_TRUE(parameters.find("transformer.ln_f.weight")->weight.eq(1).all().item<bool>());
+  EXPECT_TRUE(parameters.find("transformer.h.0.mlp.c_fc.bias")->weight.eq(0).all().item<bool>());
+}
+
+// The value of an element depends on the seed, the name and the index, not on what else is there.
+TEST(Parameters, InitialValuesDoNotDependOnTheRestOfTheModel) {
+  Gpt2Shape deeper = kSmall;
+  deeper.vocabulary = 90;
+  const Parameters a(make_gpt2(kSmall), at::kFloat, 3), b(make_gpt2(deeper), at::kFloat, 3),
+      c(make_gpt2(kSmall), at::kFloat, 4);
+  const char* name = "transformer.h.1.attn.c_attn.weight";
+  EXPECT_TRUE(at::equal(a.find(name)->weight, b.find(name)->weight));
+  EXPECT_FALSE(at::equal(a.find(name)->weight, c.find(name)->weight));
+  EXPECT_TRUE(at::equal(a.find("transformer.wte.weight")->weight,
+                        b.find("transformer.wte.weight")->weight.narrow(0, 0, 70)));
+}
+
+TEST(Parameters, ComputeCopyFollowsTheWeights) {
+  const Chain chain = make_gpt2(kSmall);
+  Parameters parameters(chain, at::kBFloat16, 1);
+  const Parameter& parameter = *parameters.find("transformer.h.0.mlp.c_fc.weight");
+  EXPECT_EQ(parameter.compute.scalar_type(), at::kBFloat16);
+  at::Tensor(parameter.weight).fill_(1.2345);
+  parameters.refresh_compute();
+  EXPECT_TRUE(at::equal(parameter.compute, parameter.weight.to(at::kBFloat16)));
+  // Norms are handed to layers in float32.
+  EXPECT_EQ(parameters.weights_of(1)[0].scalar_type(), at::kFloat);
+  EXPECT_EQ(parameters.weights_of(1)[2].scalar_type(), at::kBFloat16);
+}
+
+// Dropout is keyed by sample: the gradient of a batch does not depend on how it is cut.
+TEST(PlainStep, MicroBatchesDrawTheSameDropout) {
+  Gpt2Shape shape = kSmall;
+  shape.dropout = 0.3;
+  const Chain chain = make_gpt2(shape);
+  const at::Tensor inputs = test::random_tokens({8, 24}, 70, 1),
+                   targets = test::random_tokens({8, 24}, 70, 2);
+  std::vector<double> losses;
+  std::vector<at::Tensor> gradients;
+  for (const int64_t micro_batches : {1, 2, 8}) {
+    Parameters parameters(chain, at::kFloat, 1);
+    losses.push_back(run::accumulate_gradients(
+        chain, parameters, {inputs, targets, 40, micro_batches, /*seed=*/9, /*step=*/3}));
+    gradients.push_back(parameters.flat_gradients());
+  }
+  for (size_t i = 1; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i] / losses[0], 1, 1e-6);
+    EXPECT_LT(test::relative_error(gradients[i], gradients[0]), 1e-5);
+  }
+}
+
+// Loss and gradient are means over targets that count, wherever those lie.
+TEST(PlainStep, MicroBatchesWeighByTheirTargets) {
+  const Chain chain = make_gpt2(kSmall);
+  const at::Tensor inputs = test::random_tokens({4, 24}, 70, 1);
+  at::Tensor targets = test::random_tokens({4, 24}, 70, 2);
+  targets.narrow(0, 0, 1).fill_(-1);
+  targets[1].narrow(0, 5, 19).fill_(-1);
+  Parameters whole(chain, at::kFloat, 1), cut(chain, at::kFloat, 1);
+  const double a = run::accumulate_gradients(chain, whole, {inputs, targets, 0, 1});
+  const double b = run::accumulate_gradients(chain, cut, {inputs, targets, 0, 4});
+  EXPECT_NEAR(a / b, 1, 1e-6);
+  EXPECT_LT(test::relative_error(cut.flat_gradients(), whole.flat_gradients()), 1e-5);
+}
+
+}  // namespace penstock::model
