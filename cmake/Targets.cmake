@@ -17,7 +17,8 @@ if(PENSTOCK_SANITIZE)
 endif()
 
 function(penstock_use_torch target)
-  target_link_libraries(${target} PUBLIC penstock_torch)
+  # For those who link the installed library, PenstockConfig.cmake makes Penstock::torch.
+  target_link_libraries(${target} PUBLIC $<BUILD_INTERFACE:penstock_torch> $<INSTALL_INTERFACE:Penstock::torch>)
   if(PENSTOCK_PCH)
     target_precompile_headers(${target} REUSE_FROM penstock_torch_pch)
   endif()

@@ -3,7 +3,7 @@
 if(NOT PENSTOCK_TORCH)
   if(DEFINED ENV{PENSTOCK_TORCH})
     set(found_torch $ENV{PENSTOCK_TORCH})
-  else()
+  elseif(EXISTS ${CMAKE_CURRENT_LIST_DIR}/../tools/setup)
     set(setup_flags --path)
     if(PENSTOCK_WITH_CUDA)
       list(APPEND setup_flags --cuda)
@@ -13,6 +13,8 @@ if(NOT PENSTOCK_TORCH)
     if(NOT setup_result EQUAL 0)
       message(FATAL_ERROR "LibTorch not found: run tools/setup, or give -DPENSTOCK_TORCH=DIR (a folder with include/ and lib/).")
     endif()
+  else()
+    message(FATAL_ERROR "LibTorch not found: give -DPENSTOCK_TORCH=DIR (a folder with include/ and lib/).")
   endif()
   set(PENSTOCK_TORCH ${found_torch} CACHE PATH "LibTorch: a folder with include/ and lib/")
 endif()
@@ -25,15 +27,15 @@ if(NOT TARGET penstock_torch)
   message(STATUS "LibTorch: ${PENSTOCK_TORCH}")
   add_library(penstock_torch INTERFACE)
   # SYSTEM: its headers give dozens of warnings otherwise.
-  target_include_directories(penstock_torch SYSTEM INTERFACE
-    $<BUILD_INTERFACE:${PENSTOCK_TORCH}/include> $<BUILD_INTERFACE:${PENSTOCK_TORCH}/include/torch/csrc/api/include>)
-  set(torch_libraries ${PENSTOCK_TORCH}/lib/libtorch_cpu.so ${PENSTOCK_TORCH}/lib/libc10.so)
+  target_include_directories(penstock_torch SYSTEM INTERFACE ${PENSTOCK_TORCH}/include
+                                                             ${PENSTOCK_TORCH}/include/torch/csrc/api/include)
+  target_link_libraries(penstock_torch INTERFACE ${PENSTOCK_TORCH}/lib/libtorch_cpu.so ${PENSTOCK_TORCH}/lib/libc10.so)
   if(PENSTOCK_WITH_CUDA)
-    list(APPEND torch_libraries -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so ${PENSTOCK_TORCH}/lib/libc10_cuda.so
-                -Wl,--as-needed)
+    # Nothing refers to these by name: they register themselves when loaded.
+    target_link_libraries(penstock_torch INTERFACE -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so
+                                                   ${PENSTOCK_TORCH}/lib/libc10_cuda.so -Wl,--as-needed)
   endif()
   # libtorch_cpu.so names CUDA libraries that a CPU build has no use for.
-  target_link_libraries(penstock_torch INTERFACE $<BUILD_INTERFACE:${torch_libraries}>)
-  target_link_options(penstock_torch INTERFACE
-    $<BUILD_INTERFACE:-Wl,--unresolved-symbols=ignore-in-shared-libs> $<BUILD_INTERFACE:-Wl,-rpath,${PENSTOCK_TORCH}/lib>)
+  target_link_options(penstock_torch INTERFACE -Wl,--unresolved-symbols=ignore-in-shared-libs
+                                               -Wl,-rpath,${PENSTOCK_TORCH}/lib)
 endif()

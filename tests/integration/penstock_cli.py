@@ -210,7 +210,7 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def checkpoint_damage(folder):
+def checkpoint_damage(folder, step):
     """What is wrong with a checkpoint by its manifest; "" when nothing is. Shares no code with the
     program."""
     folder = pathlib.Path(folder)
@@ -228,9 +228,9 @@ def checkpoint_damage(folder):
             return f"{record['name']} has {len(data)} bytes, the manifest says {record['bytes']}"
         if f"{crc32c(data):08x}" != record["crc32c"]:
             return f"{record['name']} does not match its checksum"
-    step = json.loads((folder / "state.json").read_text())["step"]
-    if not step == manifest["step"] == int(folder.name[len("step-") :]):
-        return f"{folder.name} is of step {step}, its manifest of step {manifest['step']}"
+    state = json.loads((folder / "state.json").read_text())
+    if not state["step"] == manifest["step"] == step:
+        return f"its state is of step {state['step']}, its manifest of step {manifest['step']}"
     return ""
 
 

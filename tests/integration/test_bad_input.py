@@ -417,7 +417,7 @@ class FullDisk(BadInputTestCase):
         self.assertEqual(cli.temporaries(self.folder), [])
         self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [2])
         self.assertEqual(os.readlink(self.folder / "out" / "latest"), "step-00000002")
-        self.assertEqual(cli.checkpoint_damage(self.folder / "out" / "step-00000002"), "")
+        self.assertEqual(cli.checkpoint_damage(self.folder / "out" / "step-00000002", 2), "")
 
     def assert_continues(self):
         resumed = self.train({}, "--resume", "out")
@@ -456,7 +456,7 @@ class FullDisk(BadInputTestCase):
         filler.write_bytes(bytes(free.f_bavail * free.f_frsize))
         result = self.run_program("train", "recipe.toml", "--json", "--resume", "out")
         self.assert_fails(result, "No space left on device")
-        self.assertEqual(cli.checkpoint_damage(self.folder / "out" / "step-00000002"), "")
+        self.assertEqual(cli.checkpoint_damage(self.folder / "out" / "step-00000002", 2), "")
         self.assertEqual(cli.temporaries(self.folder), [])
         filler.unlink()
         self.assert_continues()

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+// toml++ 3.3 asserts what a recipe can violate ("[~" for a section), and lets clang assume it with
+// NDEBUG (its pull request 301). Without assertions it gives an ordinary error.
+#undef NDEBUG
+#define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
 
 #include "penstock/base/error.h"
@@ -17,52 +21,85 @@ std::string position(const std::string& origin, const toml::source_region& regio
   return cat(origin, ":", region.begin.line);
 }
 
-// The end of the string that opens at `begin` with a quotation mark; the text's end when it is not
-// closed.
-size_t end_of_string(std::string_view toml, size_t begin) {
-  const char mark = toml[begin];
-  const std::string fence(3, mark);
-  const bool is_long = toml.substr(begin, 3) == fence;
-  size_t at = begin + (is_long ? 3 : 1);
-  while (at < toml.size()) {
-    if (toml[at] == '\\' && mark == '"') {
-      at += 2;
-    } else if (!is_long && (toml[at] == mark || toml[at] == '\n')) {
-      return at + 1;
-    } else if (is_long && toml.substr(at, 3) == fence) {
-      // Up to two marks may stand before the closing three.
-      return std::min(toml.find_first_not_of(mark, at), at + 5);
-    } else {
-      ++at;
-    }
-  }
-  return toml.size();
+bool is_control_character(char letter) {
+  return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F;
 }
 
-// toml++ makes one table of each part of "a.b.c" and takes them down by recursion: a long enough
-// key overflows the stack. Every part has a dot, so few dots outside of strings and comments are
-// few tables.
-void require_few_dots(std::string_view toml, const std::string& origin) {
-  constexpr int most = 1000;
-  int dots = 0;
-  for (size_t at = 0; at < toml.size();) {
-    if (toml[at] == '"' || toml[at] == '\'') {
-      at = end_of_string(toml, at);
-    } else if (toml[at] == '#') {
-      at = std::min(toml.find('\n', at), toml.size());
-    } else {
-      dots += toml[at++] == '.' ? 1 : 0;
+// toml++ 3.3 is not safe with every text, so what it would stumble over is refused before:
+// - It makes a table of each part of "a.b.c" and takes them down by recursion, so a long key
+//   overflows the stack. Each part has a dot: few dots are few tables.
+// - A character outside of ASCII where it looks for whitespace reaches __builtin_unreachable (its
+//   issues 190 and 295).
+class TextCheck {
+ public:
+  TextCheck(std::string_view toml, const std::string& origin) : toml_(toml), origin_(origin) {}
+
+  void run() {
+    constexpr int most_dots = 1000;
+    int dots = 0;
+    at_ = toml_.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+    while (at_ < toml_.size()) {
+      if (toml_[at_] == '"' || toml_[at_] == '\'') {
+        skip_string(toml_[at_]);
+      } else if (toml_[at_] == '#') {
+        at_ = std::min(toml_.find('\n', at_), toml_.size());
+      } else {
+        require_ascii("stands outside of quotation marks");
+        dots += toml_[at_] == '.' ? 1 : 0;
+        ++at_;
+      }
+      if (dots > most_dots) {
+        fail(cat("more than ", most_dots, " dots in keys and numbers"));
+      }
     }
   }
-  if (dots > most) {
-    throw ConfigError(cat(origin,
-                          ": not a recipe: ",
-                          dots,
-                          " dots in keys and numbers; at most ",
-                          most,
-                          " are read"));
+
+ private:
+  void skip_string(char mark) {
+    const std::string fence(3, mark);
+    const bool is_long = toml_.substr(at_, 3) == fence;
+    at_ += is_long ? 3 : 1;
+    while (at_ < toml_.size()) {
+      if (toml_[at_] == '\\' && mark == '"') {
+        skip_escape();
+      } else if (!is_long && (toml_[at_] == mark || toml_[at_] == '\n')) {
+        ++at_;
+        return;
+      } else if (is_long && toml_.substr(at_, 3) == fence) {
+        // Up to two marks may stand before the closing three.
+        at_ = std::min({toml_.find_first_not_of(mark, at_), at_ + 5, toml_.size()});
+        return;
+      } else {
+        ++at_;
+      }
+    }
   }
-}
+
+  // A backslash and the next character; with a line break, all the whitespace that it swallows.
+  void skip_escape() {
+    const size_t next = std::min(toml_.find_first_not_of(" \t\r\n", at_ + 1), toml_.size());
+    const bool is_line_break = next > at_ + 1;
+    at_ = next;
+    require_ascii("follows a backslash; it can be written as \\u and four hexadecimal digits");
+    at_ += is_line_break ? 0 : 1;
+  }
+
+  void require_ascii(const char* what) const {
+    if (at_ < toml_.size() && static_cast<unsigned char>(toml_[at_]) >= 0x80) {
+      fail(cat("a character outside of ASCII ", what));
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& reason) const {
+    const auto line =
+        1 + std::count(toml_.begin(), toml_.begin() + static_cast<int64_t>(at_), '\n');
+    throw ConfigError(cat(origin_, ":", line, ": not valid in a recipe: ", reason));
+  }
+
+  std::string_view toml_;
+  const std::string& origin_;
+  size_t at_ = 0;
+};
 
 OptionValue read_value(const toml::node& node, const Option& option, const std::string& where) {
   if (const auto* flag = node.as_boolean()) {
@@ -100,13 +137,14 @@ void require_known_section(const std::string& section, const std::string& where)
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& origin) {
-  require_few_dots(toml, origin);
+  TextCheck(toml, origin).run();
   toml::table table;
   try {
     table = toml::parse(toml, origin);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(
-        cat(position(origin, error.source()), ": not valid TOML: ", error.description()));
+    std::string reason(error.description());  // may quote a line break
+    std::replace_if(reason.begin(), reason.end(), is_control_character, ' ');
+    throw ConfigError(cat(position(origin, error.source()), ": not valid TOML: ", reason));
   }
   Recipe recipe;
   for (const auto& [section, content] : table) {

@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include "config/config_error.h"
+
+namespace penstock::config {
+namespace {
+
+std::string validation_error(const Recipe& recipe) {
+  return test::error_text<ConfigError>([&] { validate(recipe); });
+}
+
+TEST(Validate, TheDefaultsPass) {
+  EXPECT_NO_THROW(validate(Recipe()));
+}
+
+TEST(Validate, WidthMustBeDivisibleByHeads) {
+  Recipe recipe;
+  recipe.model.width = 100;
+  recipe.model.heads = 12;
+  EXPECT_EQ(validation_error(recipe),
+            "model.width = 100 is not divisible by model.heads = 12; try model.width = 108");
+  recipe.model.width = 108;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.model.width = 4;
+  expect_parts(validation_error(recipe), {"try model.width = 12"});
+}
+
+TEST(Validate, BatchMustBeDivisibleByMicroBatches) {
+  Recipe recipe;
+  recipe.train.batch = 12;
+  recipe.plan.micro_batches = 8;
+  EXPECT_EQ(validation_error(recipe),
+            "train.batch = 12 is not divisible by plan.micro_batches = 8; try plan.micro_batches "
+            "= 6");
+  recipe.plan.micro_batches = 6;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.plan.micro_batches = 24;
+  expect_parts(validation_error(recipe), {"try plan.micro_batches = 12"});
+  recipe.train.batch = 7;
+  recipe.plan.micro_batches = 6;
+  expect_parts(validation_error(recipe), {"try plan.micro_batches = 1"});
+}
+
+TEST(Validate, TheSuggestionForTheLargestBatchTakesNoTime) {
+  Recipe recipe;
+  apply_setting(recipe, "train.batch=9999991");  // prime
+  apply_setting(recipe, "plan.micro_batches=9999990");
+  expect_parts(validation_error(recipe), {"try plan.micro_batches = 1"});
+}
+
+TEST(Validate, BytesNeedAVocabularyOf256) {
+  Recipe recipe;
+  recipe.model.vocabulary = 255;
+  EXPECT_EQ(validation_error(recipe),
+            "model.vocabulary = 255 is too small for data.tokenizer = \"bytes\"; it needs 256");
+  recipe.model.vocabulary = 256;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.model.vocabulary = 255;
+  recipe.data.tokenizer = "tokens";
+  EXPECT_NO_THROW(validate(recipe));
+}
+
+TEST(Validate, NesterovNeedsMomentum) {
+  Recipe recipe;
+  recipe.train.nesterov = true;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.train.momentum = 0;
+  EXPECT_EQ(validation_error(recipe),
+            "train.nesterov = true needs train.momentum above 0; try train.momentum = 0.9");
+  recipe.train.nesterov = false;
+  EXPECT_NO_THROW(validate(recipe));
+}
+
+}  // namespace
+}  // namespace penstock::config
