@@ -1,6 +1,7 @@
 #include "penstock/train/lr_range.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -40,6 +41,13 @@ report::LineChart make_chart(const train::LrRange& range) {
 int run_lr_range(const LrRangeArguments& arguments) {
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  if (!arguments.svg.empty()) {
+    // Found out now, not after the whole test.
+    const std::filesystem::path folder = std::filesystem::absolute(arguments.svg).parent_path();
+    if (!std::filesystem::is_directory(folder)) {
+      throw ConfigError(cat("--svg ", arguments.svg, ": there is no folder ", folder.string()));
+    }
+  }
   train::prepare_process(recipe.run);
   const train::LrRange range = train::test_lr_range(recipe, arguments.options);
   const report::LineChart chart = make_chart(range);

@@ -1,8 +1,11 @@
 // The command line. Results go to standard output, everything else to standard error; the exit code
 // says what kind of failure it was (docs/errors.md).
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -34,10 +37,48 @@ int fail(ExitCode code, const char* message) {
   return static_cast<int>(code);
 }
 
+// CLI11 would say that a command is missing, not which word it did not know.
+void require_known_command(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
+  int first = 1;
+  while (first < argc && argv[first][0] == '-') {
+    const std::string flag = argv[first++];
+    if (app.get_option_no_throw(flag) == nullptr) {
+      throw ConfigError(cat("unknown option ", flag, "; penstock --help lists what there is"));
+    }
+    if (flag == "--help" || flag == "-h" || flag == "--version") {
+      return;
+    }
+  }
+  if (first == argc) {
+    throw ConfigError(
+        cat("no command given; there is ", join(names, ", "), " (see penstock --help)"));
+  }
+  const std::string word = argv[first];
+  if (std::find(names.begin(), names.end(), word) == names.end()) {
+    const std::string suggestion = nearest(word, names);
+    throw ConfigError(cat("unknown command '",
+                          word,
+                          "'; ",
+                          suggestion.empty() ? "" : cat("did you mean ", suggestion, "? "),
+                          "there is ",
+                          join(names, ", "),
+                          " (see penstock --help)"));
+  }
+}
+
+void require_output_written() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw FileError("cannot write to standard output; is the disk full or the reader gone?");
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Penstock trains neural networks that do not fit.", "penstock");
   app.set_version_flag("--version", std::string(kVersion));
-  app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return cat("penstock: ", error.what(), "; --help lists what there is\n");
   });
@@ -52,6 +93,7 @@ int run(int argc, char** argv) {
   add_lr_range_command(app, action);
   add_options_command(app, action);
 
+  require_known_command(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -61,7 +103,9 @@ int run(int argc, char** argv) {
     set_log_level(LogLevel::Warning);
   }
   install_interrupt_handler();
-  return action();
+  const int code = action();
+  require_output_written();
+  return code;
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "penstock/base/interrupt.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
-#include "penstock/checkpoint/weights.h"
 #include "penstock/data/tokenizer.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/generate.h"
@@ -39,14 +38,11 @@ int write_sample(const SampleArguments& arguments) {
         cat(folder.string(),
             " was trained on token files; sample writes text only for data.tokenizer = \"bytes\""));
   }
-  if (arguments.prompt.empty()) {
-    throw ConfigError("--prompt is empty; give at least one character");
-  }
   recipe.run.threads = arguments.threads;
   train::prepare_process(recipe.run);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/0);
-  checkpoint::import_weights(folder, parameters);
+  checkpoint::load_weights(folder, parameters);
 
   run::GenerateOptions options = arguments.options;
   options.context = recipe.model.context;

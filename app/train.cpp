@@ -20,6 +20,21 @@ namespace penstock::app {
 
 namespace {
 
+// As a shell takes it.
+std::string quote(const std::string& word) {
+  const bool is_plain = word.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                            "0123456789_./=:,+-") == std::string::npos;
+  if (is_plain && !word.empty()) {
+    return word;
+  }
+  std::string quoted = "'";
+  for (const char letter : word) {
+    quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  }
+  return quoted + "'";
+}
+
 struct TrainArguments {
   RecipeArguments recipe;
   std::string resume;
@@ -80,6 +95,19 @@ void print_text(const train::Summary& summary) {
   }
 }
 
+std::string continue_hint(const TrainArguments& arguments,
+                          const config::Recipe& recipe,
+                          const train::Summary& summary) {
+  if (summary.checkpoint.empty()) {
+    return "no step was done, so nothing was saved";
+  }
+  std::string command = cat("penstock train ", quote(arguments.recipe.recipe));
+  for (const std::string& setting : arguments.recipe.settings) {
+    command += cat(" --set ", quote(setting));
+  }
+  return cat("continue with: ", command, " --resume ", quote(recipe.run.out));
+}
+
 int train_model(const TrainArguments& arguments) {
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
@@ -87,12 +115,7 @@ int train_model(const TrainArguments& arguments) {
   train::Trainer trainer(recipe, arguments.resume);
   const train::Summary summary = trainer.run();
   if (summary.was_interrupted) {
-    log_info("stopped by ",
-             interrupt_name(),
-             "; continue with: penstock train ",
-             arguments.recipe.recipe,
-             " --resume ",
-             recipe.run.out);
+    log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
   }
   if (arguments.recipe.as_json) {
     print_json(recipe, summary);

@@ -61,6 +61,14 @@ TEST(Utf8, TruncatedSequencesAreInvalid) {
   }
 }
 
+TEST(Utf8, ASequenceEndsWithTheView) {
+  const std::string_view text = "\u00E9\u20AC";
+  EXPECT_FALSE(is_valid_utf8(text.substr(0, 1)));
+  EXPECT_TRUE(is_valid_utf8(text.substr(0, 2)));
+  EXPECT_FALSE(is_valid_utf8(text.substr(0, 3)));
+  EXPECT_FALSE(is_valid_utf8(text.substr(0, 4)));
+}
+
 TEST(Utf8, ALoneFollowingByteIsInvalid) {
   EXPECT_FALSE(is_valid_utf8("\x80"));
   EXPECT_FALSE(is_valid_utf8("abc\xBF"));

@@ -172,7 +172,7 @@ TEST(ImportWeights, SaysWhatDoesNotFit) {
   TestRun run(small_recipe(folder.path()), 1);
   const auto same = [](StoredTensor tensor) { return tensor; };
   const auto import = [&](const fs::path& file) {
-    return failure([&] { import_weights(file, run.parameters); });
+    return failure([&] { import_weights(find_weights_file(file), run.parameters); });
   };
   const auto expect = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

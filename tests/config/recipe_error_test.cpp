@@ -81,8 +81,7 @@ TEST(RecipeError, ALineBreakThatTheParserQuotesLeavesOneLine) {
 }
 
 TEST(RecipeError, NoSectionNameFailsAnAssertionOfTheParser) {
-  for (const char* toml :
-       {"[~train]\n", "[[[train]]]\n", "[[=\n", "[.train]\n", "[train.]\n", "[é]\n"}) {
+  for (const char* toml : {"[~train]\n", "[[[train]]]\n", "[[=\n", "[.train]\n", "[train.]\n"}) {
     expect_parts(recipe_error(toml), {"r.toml:1: not valid TOML: "});
   }
 }
@@ -115,39 +114,47 @@ TEST(RecipeError, CharactersOutsideOfAsciiDoNotFollowABackslash) {
   expect_parts(recipe_error("a = \"\"\"\\\xC2\xA7\"\"\"\n"), {"r.toml:1: ", "follows a backslash"});
 }
 
-class DeepNesting : public testing::TestWithParam<std::string> {};
+struct NestingCase {
+  std::string before;
+  std::string after = "]\nx = 1\n";
+};
+
+class DeepNesting : public testing::TestWithParam<NestingCase> {};
 
 TEST_P(DeepNesting, IsAnErrorInsteadOfAnOverflow) {
-  const std::string before = GetParam();
   std::string key = "a";
   for (int i = 0; i < 500'000; ++i) {
     key += ".a";
   }
-  const std::string text = before + key + "]\n";
-  expect_parts(recipe_error(text + "x = 1\n"), {"r.toml:"});
-  expect_parts(recipe_error(text + "not TOML"), {"r.toml:"});
+  const std::string toml = GetParam().before + key + GetParam().after;
+  expect_parts(recipe_error(toml), {"r.toml:"});
+  expect_parts(recipe_error(toml + "not TOML"), {"r.toml:"});
 }
 
 // What stands before must not hide the dots.
-INSTANTIATE_TEST_SUITE_P(Prefixes,
+INSTANTIATE_TEST_SUITE_P(Forms,
                          DeepNesting,
-                         testing::Values("[",
-                                         "# \"\n[",
-                                         "# '''\n[",
-                                         "a = \"#\\\"\" #\n[",
-                                         "a = '\\' # '\n[",
-                                         "a = \"\"\"\n\"\" \\\"\"\"\"\"\"\n[",
-                                         "a = ''''''\n[",
-                                         "a = '''''x'''''\n[",
-                                         "a = \"\"\n[",
-                                         "a = [\"\"\"\"x\"\"\"\", '''y''', {z.",
-                                         "\"\".'' = 1\n[",
-                                         "# \r\n[",
-                                         "# \xE2\x80\xA8[",
-                                         "# \xC2\x85[",
-                                         "# \r[",
-                                         "# \v[",
-                                         "a = 'x\r["));
+                         testing::Values(NestingCase{"["},
+                                         NestingCase{"[["},
+                                         NestingCase{"", " = 1\n"},
+                                         NestingCase{"a = [ { ", " = 1 } ]\n"},
+                                         NestingCase{"# \"\n["},
+                                         NestingCase{"# '''\n["},
+                                         NestingCase{"a = \"#\\\"\" #\n["},
+                                         NestingCase{"a = '\\' # '\n["},
+                                         NestingCase{"a = \"\"\"\n\"\" \\\"\"\"\"\"\"\n["},
+                                         NestingCase{"a = ''''''\n["},
+                                         NestingCase{"a = \"\"\n["},
+                                         NestingCase{"a = [\"\"\"x\"\"\"\", { ", " = 1 } ]\n"},
+                                         NestingCase{"a = ['''x'''', { ", " = 1 } ]\n"},
+                                         NestingCase{"a = ['''x''''', { ", " = 1 } ]\n"},
+                                         NestingCase{"\"\".'' = 1\n["},
+                                         NestingCase{"# \r\n["},
+                                         NestingCase{"# \xE2\x80\xA8["},
+                                         NestingCase{"# \xC2\x85["},
+                                         NestingCase{"# \r["},
+                                         NestingCase{"# \v["},
+                                         NestingCase{"a = 'x\r["}));
 
 TEST(RecipeText, MayHoldAnyCharacterInStringsAndComments) {
   const Recipe recipe = parse_recipe(

@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
 
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
-#include "penstock/checkpoint/weights.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/train/setup.h"
@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   train::prepare_process(recipe.run);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, at::kFloat, /*seed=*/0);
-  checkpoint::import_weights(folder, parameters);
+  checkpoint::load_weights(folder, parameters);
   std::vector<int64_t> tokens;
   for (int i = 2; i < argc; ++i) {
     tokens.push_back(std::atoll(argv[i]));

@@ -109,10 +109,9 @@ class Recipe(BadInputTestCase):
             "train.batch",
         )
 
-    def test_empty_sample_prompt(self):
-        self.assert_train_refused(
-            {"run.sample_tokens": 5, "run.sample_prompt": ""}, "run.sample_prompt"
-        )
+    def test_empty_sample_prompt_begins_a_document(self):
+        summary = self.train({"run.sample_tokens": 5, "run.sample_prompt": ""})
+        self.assertTrue(summary["sample"])
 
 
 class Data(BadInputTestCase):
@@ -165,7 +164,7 @@ class CommandLine(BadInputTestCase):
         self.assert_refused(["trian"], "trian", "--help")
 
     def test_no_subcommand(self):
-        self.assert_refused([], "subcommand", "--help")
+        self.assert_refused([], "no command", "--help")
 
     def test_missing_recipe_argument(self):
         for command in ("train", "describe", "lr-range"):
@@ -378,9 +377,9 @@ class Divergence(BadInputTestCase):
     def test_says_the_step_and_saves_nothing_after(self):
         result = self.run_program("train", "recipe.toml", "--json", *cli.settings(self.VALUES))
         line = self.assert_fails(result, "not finite", "step", "train.lr", code=1)
-        step = int(line.split("at step ")[1].split(";")[0])
+        step = int(line.split("at step ")[1].split(":")[0])
         finite = len(cli.metric_losses(self.folder / "out"))
-        self.assertEqual(step, finite, "the step that is named is not the one after the last")
+        self.assertEqual(step, finite + 1, "the step that is named is not the one after the last")
         saved = cli.checkpoint_steps(self.folder / "out")
         self.assertLessEqual(max(saved, default=0), finite)
         self.assertEqual(cli.temporaries(self.folder), [])

@@ -16,7 +16,7 @@ class Interrupt(cli.CliTestCase):
 
     def interrupt(self, number, arguments, is_time):
         """Starts the program and sends the signal as soon as is_time()."""
-        process = cli.start(*arguments, cwd=self.folder)
+        process = self.process = cli.start(*arguments, cwd=self.folder)
         deadline = time.monotonic() + cli.TIMEOUT_S
         while not is_time() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -121,13 +121,15 @@ class Interrupt(cli.CliTestCase):
         self.assertEqual(resumed.json()["first_step"], len(stopped.json()["losses"]))
 
     def test_before_the_first_step_nothing_is_promised(self):
-        # A model that takes a moment to build; run.out is made before it.
-        self.write_recipe({"model.width": 512, "model.layers": 4, "train.steps": 2})
-        stopped = self.interrupt(
-            signal.SIGINT,
-            ["train", "recipe.toml", "--json"],
-            lambda: (self.folder / "out").is_dir(),
-        )
+        # A model that takes a moment to build, and a signal as soon as the program listens for it.
+        self.write_recipe({"model.width": 1024, "model.layers": 6, "train.steps": 2})
+
+        def listens():
+            with open(f"/proc/{self.process.pid}/status") as status:
+                caught = next(line for line in status if line.startswith("SigCgt:"))
+            return int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1
+
+        stopped = self.interrupt(signal.SIGINT, ["train", "recipe.toml", "--json"], listens)
         self.assertEqual(stopped.code, 0, stopped)
         summary = stopped.json()
         self.assertIs(summary["interrupted"], True)

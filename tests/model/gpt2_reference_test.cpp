@@ -134,6 +134,6 @@ TEST_P(Gpt2Training, TwentyStepsMatchPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Optimizers,
                          Gpt2Training,
                          testing::Values("adamw", "sgd", "nesterov", "lamb"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& row) { return std::string(row.param); });
 
 }  // namespace penstock

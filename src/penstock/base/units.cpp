@@ -75,26 +75,24 @@ std::string format_bytes(int64_t bytes) {
   }
   const double kibibytes = static_cast<double>(bytes) / 1024;
   if (round_to_tenth(kibibytes) < 1024) {
-    return print("%.1f KiB", round_to_tenth(kibibytes));
+    return print("%.1f KiB", kibibytes);
   }
   const double mebibytes = kibibytes / 1024;
   if (round_to_tenth(mebibytes) < 1024) {
-    return print("%.1f MiB", round_to_tenth(mebibytes));
+    return print("%.1f MiB", mebibytes);
   }
   return print("%.2f GiB", mebibytes / 1024);
 }
 
 std::string format_seconds(double seconds) {
-  const double microseconds = std::round(seconds * 1e6);
-  if (microseconds < 1000) {
-    return print("%.0f us", microseconds);
+  if (std::round(seconds * 1e6) < 1000) {
+    return print("%.0f us", seconds * 1e6);
   }
-  const double milliseconds = round_to_tenth(seconds * 1e3);
-  if (milliseconds < 1000) {
-    return print("%.1f ms", milliseconds);
+  if (round_to_tenth(seconds * 1e3) < 1000) {
+    return print("%.1f ms", seconds * 1e3);
   }
   if (round_to_tenth(seconds) < 60) {
-    return print("%.1f s", round_to_tenth(seconds));
+    return print("%.1f s", seconds);
   }
   const int64_t whole = std::llround(seconds);
   std::array<char, 64> buffer;

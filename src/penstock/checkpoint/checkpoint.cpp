@@ -98,7 +98,7 @@ struct StoredState {
 
 StoredState read_state(const fs::path& folder) {
   const fs::path file = folder / kStateName;
-  const nlohmann::json json = parse_strict_json(read_text_file(file), /*max_depth=*/4);
+  const nlohmann::json json = read_strict_json(file, /*max_depth=*/4);
   const auto optimizer = json.find("optimizer");
   if (!json.is_object() || optimizer == json.end() || !optimizer->is_object()) {
     throw CheckpointError(cat(file.string(), " does not describe a training state"));
@@ -171,14 +171,18 @@ config::Recipe verified_recipe(const fs::path& folder) {
   return config::parse_recipe(read_text_file(file), file.string());
 }
 
+void load_weights(const fs::path& folder, model::Parameters& parameters) {
+  load_tensors(folder / kWeightsName, weight_tensors(parameters));
+  parameters.refresh_compute();
+}
+
 TrainState load(const fs::path& folder,
                 const config::Recipe& recipe,
                 model::Parameters& parameters,
                 optim::Optimizer& optimizer) {
   compare_recipes(folder, verified_recipe(folder), recipe);
   const StoredState stored = read_state(folder);
-  load_tensors(folder / kWeightsName, weight_tensors(parameters));
-  parameters.refresh_compute();
+  load_weights(folder, parameters);
   const OptimizerTensors optimizer_tensors(parameters, optimizer);
   load_tensors(folder / kOptimizerName, optimizer_tensors.named());
   optimizer.set_steps_done(stored.optimizer_steps);

@@ -34,6 +34,9 @@ std::filesystem::path save(const config::Recipe& recipe,
 // manifest and verifies every file first.
 config::Recipe verified_recipe(const std::filesystem::path& folder);
 
+// The weights alone, of a checkpoint that is already verified.
+void load_weights(const std::filesystem::path& folder, model::Parameters& parameters);
+
 // Continues from `folder`. Throws CheckpointError when it is damaged or of another model, and warns
 // where the recipe's numbers differ from the checkpoint's.
 TrainState load(const std::filesystem::path& folder,

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/base/file.h"
 #include "penstock/checkpoint/strict_json.h"
 #include "penstock/data/tokenizer.h"
 
@@ -36,17 +35,12 @@ std::string hugging_face_config(const config::ModelOptions& model, const std::st
   return json.dump(2) + "\n";
 }
 
-void require_same_model(const fs::path& weights, const config::ModelOptions& model) {
-  const fs::path file = weights / "config.json";
-  if (!fs::is_directory(weights) || !fs::exists(file)) {
+void require_same_model(const fs::path& folder, const config::ModelOptions& model) {
+  const fs::path file = folder / "config.json";
+  if (!fs::exists(file)) {
     return;
   }
-  nlohmann::json json;
-  try {
-    json = parse_strict_json(read_text_file(file), /*max_depth=*/16);
-  } catch (const CheckpointError& error) {
-    throw CheckpointError(cat(file.string(), " ", error.what()));
-  }
+  const nlohmann::json json = read_strict_json(file, /*max_depth=*/16);
   const auto require = [&](const char* key, const char* option, int64_t expected) {
     const auto found = json.find(key);
     if (found != json.end() && found->is_number_integer() && found->get<int64_t>() != expected) {

@@ -86,7 +86,7 @@ fs::path PendingCheckpoint::commit(Manifest manifest) {
   const fs::path replaced = run_folder_ / replaced_step_folder_name(step_);
   move_in(final, replaced);
   is_committed_ = true;
-  point_latest(final.filename());
+  point_latest(final);
   if (is_present(replaced)) {
     discard_checkpoint(replaced);
   }
@@ -105,19 +105,6 @@ void PendingCheckpoint::move_in(const fs::path& final, const fs::path& replaced)
     discard_checkpoint(final);
   }
   rename_path(temporary_, final);
-  sync_folder(run_folder_);
-}
-
-// A link cannot be changed, but another can be renamed over it.
-void PendingCheckpoint::point_latest(const fs::path& target) const {
-  const fs::path link = temporary_path(run_folder_, kLatestName);
-  remove_path(link);
-  std::error_code error;
-  fs::create_symlink(target, link, error);
-  if (error) {
-    throw FileError(cat("cannot create link ", link.string(), ": ", error.message()));
-  }
-  rename_path(link, run_folder_ / kLatestName);
   sync_folder(run_folder_);
 }
 

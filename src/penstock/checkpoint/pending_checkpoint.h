@@ -33,7 +33,6 @@ class PendingCheckpoint {
 
  private:
   void move_in(const std::filesystem::path& final, const std::filesystem::path& replaced) const;
-  void point_latest(const std::filesystem::path& target) const;
 
   std::filesystem::path run_folder_;
   int64_t step_;

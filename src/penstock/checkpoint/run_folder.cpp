@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/file.h"
 #include "penstock/checkpoint/folder_ops.h"
 #include "penstock/checkpoint/manifest.h"
 
@@ -220,6 +221,26 @@ void remove_leftovers(const fs::path& run_folder) {
       settle_replacement(run_folder, *step);
     }
   }
+}
+
+// A link cannot be changed, but another can be renamed over it.
+void point_latest(const fs::path& checkpoint) {
+  const fs::path run_folder = checkpoint.parent_path();
+  const fs::path latest = run_folder / kLatestName;
+  if (fs::is_directory(fs::symlink_status(latest))) {
+    const fs::path copy = run_folder / "latest-copy";
+    remove_path(copy);
+    rename_path(latest, copy);
+  }
+  const fs::path link = temporary_path(run_folder, kLatestName);
+  remove_path(link);
+  std::error_code error;
+  fs::create_symlink(checkpoint.filename(), link, error);
+  if (error) {
+    throw FileError(cat("cannot create link ", link.string(), ": ", error.message()));
+  }
+  rename_path(link, latest);
+  sync_folder(run_folder);
 }
 
 }  // namespace penstock::checkpoint

@@ -30,6 +30,10 @@ std::vector<int64_t> list_steps(const std::filesystem::path& run_folder);
 // CheckpointError when there is none.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
+// Makes `latest` a link to `checkpoint`, a folder of the run's, in one rename. Where `latest` is a
+// folder itself (a copy that followed links), that folder becomes latest-copy.
+void point_latest(const std::filesystem::path& checkpoint);
+
 // Keeps the newest `keep` steps (all when keep <= 0), and the one `latest` points to whatever its
 // step.
 void remove_old_checkpoints(const std::filesystem::path& run_folder, int64_t keep);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
+#include "penstock/base/file.h"
 #include "penstock/checkpoint/quote.h"
 
 namespace penstock::checkpoint {
@@ -77,6 +78,14 @@ json parse_strict_json(std::string_view text, int max_depth) {
     throw CheckpointError(cat("is not valid JSON near byte ", error.byte));
   } catch (const json::out_of_range&) {
     throw CheckpointError("is not valid JSON: number out of range");
+  }
+}
+
+nlohmann::json read_strict_json(const std::filesystem::path& file, int max_depth) {
+  try {
+    return parse_strict_json(read_text_file(file), max_depth);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(cat(file.string(), " ", error.what()));
   }
 }
 

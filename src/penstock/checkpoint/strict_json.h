@@ -1,6 +1,7 @@
 // JSON from files that are not to be trusted. For sources only: what is public here speaks no JSON.
 #pragma once
 
+#include <filesystem>
 #include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,5 +12,8 @@ namespace penstock::checkpoint {
 // than `max_depth` (a lone object is depth 1). The error reads on from the name of what was parsed:
 // "is not valid JSON ...".
 nlohmann::json parse_strict_json(std::string_view text, int max_depth);
+
+// The same for a file; the error begins with its path.
+nlohmann::json read_strict_json(const std::filesystem::path& file, int max_depth);
 
 }  // namespace penstock::checkpoint

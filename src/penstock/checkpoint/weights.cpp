@@ -88,17 +88,6 @@ bool is_attention_mask(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-fs::path find_weights_file(const fs::path& path) {
-  if (!fs::exists(path)) {
-    throw CheckpointError(cat("model.weights = \"", path.string(), "\" does not exist"));
-  }
-  if (!fs::is_directory(path)) {
-    return path;
-  }
-  const fs::path here = path / "model.safetensors";
-  return fs::exists(here) ? here : resolve_checkpoint(path) / "model.safetensors";
-}
-
 // A head that is stored beside the embedding must be the same matrix: Penstock ties them.
 void require_tied(const SafetensorsFile& source,
                   const TensorEntry& embedding,
@@ -119,6 +108,17 @@ void require_tied(const SafetensorsFile& source,
 }
 
 }  // namespace
+
+fs::path find_weights_file(const fs::path& path) {
+  if (!fs::exists(path)) {
+    throw CheckpointError(cat("model.weights = \"", path.string(), "\" does not exist"));
+  }
+  if (!fs::is_directory(path)) {
+    return path;
+  }
+  const fs::path here = path / "model.safetensors";
+  return fs::exists(here) ? here : resolve_checkpoint(path) / "model.safetensors";
+}
 
 FileRecord save_tensors(const fs::path& folder,
                         const std::string& name,
@@ -143,9 +143,11 @@ void load_tensors(const fs::path& file, const std::vector<NamedTensor>& tensors)
   }
 }
 
-void import_weights(const fs::path& path, model::Parameters& parameters) {
+void import_weights(const fs::path& file, model::Parameters& parameters) {
   const c10::NoGradGuard no_grad;
-  const fs::path file = find_weights_file(path);
+  if (is_whole_checkpoint(file.parent_path())) {
+    verify_files(file.parent_path(), read_manifest(file.parent_path()));
+  }
   const SafetensorsFile source(file);
   const bool has_prefix = source.find(kEmbedding) != nullptr;
   const auto stored_name = [&](const std::string& name) {

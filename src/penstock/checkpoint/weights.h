@@ -30,9 +30,12 @@ FileRecord save_tensors(const std::filesystem::path& folder,
 // when a tensor is missing or has another shape or type.
 void load_tensors(const std::filesystem::path& file, const std::vector<NamedTensor>& tensors);
 
-// The weights at `path`: a checkpoint, a run's folder, a folder that Hugging Face saved, or a
-// .safetensors file. Names may lack the prefix "transformer."; a tied head and the attention masks
+// The file that `path` stands for: a .safetensors file, or the model.safetensors of a checkpoint, of
+// a run's latest one, or of a folder that Hugging Face saved.
+std::filesystem::path find_weights_file(const std::filesystem::path& path);
+
+// Takes the weights of `file`. Where a manifest lies beside it, it is verified first. Names may lack the prefix "transformer."; a tied head and the attention masks
 // of old files are passed over. Compute copies are brought up to date.
-void import_weights(const std::filesystem::path& path, model::Parameters& parameters);
+void import_weights(const std::filesystem::path& file, model::Parameters& parameters);
 
 }  // namespace penstock::checkpoint

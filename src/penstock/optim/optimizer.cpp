@@ -191,8 +191,7 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
   return std::make_unique<Lamb>(train, parameters);
 }
 
-double gradient_norm(const model::Parameters& parameters) {
-  const at::Tensor flat = parameters.flat_gradients();
+double flat_norm(const at::Tensor& flat) {
   const float* values = flat.data_ptr<float>();
   const int64_t blocks = (flat.numel() + kNormBlock - 1) / kNormBlock;
   std::vector<double> sums(static_cast<size_t>(blocks));
@@ -208,6 +207,10 @@ double gradient_norm(const model::Parameters& parameters) {
     total += sum;
   }
   return std::sqrt(total);
+}
+
+double gradient_norm(const model::Parameters& parameters) {
+  return flat_norm(parameters.flat_gradients());
 }
 
 double clip_scale(double norm, double clip) {

@@ -43,8 +43,10 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters);
 
-// Euclidean norm of all gradients together. The same bits for any number of threads.
-double gradient_norm(const model::Parameters& parameters);
+// Euclidean norm of a flat float32 buffer. The same bits for any number of threads.
+double flat_norm(const at::Tensor& flat);
+
+double gradient_norm(const model::Parameters& parameters);  // of all gradients together
 
 // What gradients are multiplied by so that their norm is at most `clip`; 1 when clip is 0.
 double clip_scale(double norm, double clip);

@@ -54,8 +54,11 @@ std::vector<int64_t> generate(const model::Chain& chain,
                               std::vector<int64_t> prompt,
                               const GenerateOptions& options,
                               const std::function<bool(int64_t)>& on_token) {
-  PENSTOCK_CHECK(!prompt.empty() && options.context > 0, "generation needs a prompt and a context");
+  PENSTOCK_CHECK(options.context > 0, "generation needs a context");
   std::vector<int64_t> text = std::move(prompt);
+  if (text.empty()) {
+    text.push_back(std::max<int64_t>(options.stop_token, 0));
+  }
   std::vector<int64_t> made;
   while (static_cast<int64_t>(made.size()) < options.tokens) {
     const int64_t visible = std::min(options.context, static_cast<int64_t>(text.size()));

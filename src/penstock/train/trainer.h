@@ -20,7 +20,7 @@ struct Summary {
   int64_t peak_bytes = 0;        // most that tensors held at any moment
   int64_t parameters = 0;
   std::filesystem::path checkpoint;  // the last one written; empty: none
-  std::string sample;                // text written by the model, where the recipe asks for it
+  std::string sample;                // what the model writes, where the recipe asks for it
   bool was_interrupted = false;
 };
 
@@ -38,10 +38,9 @@ class Trainer {
  private:
   struct Parts;
 
-  double train_step(int64_t step);
-  void validate(int64_t step);
-  void save(int64_t step);
-  void report(int64_t step, double loss, double seconds);
+  void train_step();
+  void validate();
+  void save();
   std::string write_sample() const;
 
   config::Recipe recipe_;

@@ -1,0 +1,85 @@
+#include "penstock/train/reporter.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "penstock/base/log.h"
+#include "penstock/base/units.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/report/metrics.h"
+#include "penstock/report/progress.h"
+
+namespace penstock::train {
+
+namespace {
+
+std::string print(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+}  // namespace
+
+Reporter::Reporter(const config::Recipe& recipe, int64_t first_step)
+    : recipe_(recipe), first_step_(first_step) {
+  const std::string& log = recipe.run.log;
+  metrics_ = std::make_unique<report::Metrics>(
+      report::MetricsOptions{.folder = recipe.run.out,
+                             .jsonl = log == "all" || log == "jsonl",
+                             .tensorboard = log == "all" || log == "tensorboard",
+                             .resume_step = first_step});
+  progress_ = std::make_unique<report::Progress>(
+      report::ProgressOptions{.title = "train",
+                              .total = recipe.train.steps,
+                              .start = first_step,
+                              .plain_every = recipe.run.log_every});
+}
+
+Reporter::~Reporter() = default;
+
+void Reporter::show_step(int64_t steps_done, const StepReport& step) {
+  const double step_tokens = static_cast<double>(recipe_.train.batch * recipe_.model.context);
+  const bool is_first = steps_done == first_step_ + 1;
+  if (is_first) {
+    tokens_per_second_ = step_tokens / step.seconds;
+  } else {
+    timed_seconds_ += step.seconds;
+    ++timed_steps_;
+    tokens_per_second_ = step_tokens * static_cast<double>(timed_steps_) / timed_seconds_;
+  }
+  const int64_t peak = memory::cpu_usage().peak_bytes;
+  metrics_->record(steps_done,
+                   {{"loss", step.loss},
+                    {"lr", step.lr},
+                    {"gradient_norm", step.gradient_norm},
+                    {"tokens_per_second", step_tokens / step.seconds},
+                    {"step_seconds", step.seconds},
+                    {"peak_bytes", static_cast<double>(peak)}});
+  progress_->update(steps_done,
+                    {{"loss", print("%.4f", step.loss)},
+                     {"norm", print("%.2f", step.gradient_norm)},
+                     {"lr", print("%.2e", step.lr)},
+                     {"tok/s", format_count(std::llround(tokens_per_second_))},
+                     {"peak", format_bytes(peak)}});
+}
+
+void Reporter::show_validation(int64_t steps_done, double loss, int64_t sequences) {
+  // A finished run that is resumed has its last validation on file.
+  if (steps_done > first_step_) {
+    metrics_->record(steps_done, {{"validation_loss", loss}});
+  }
+  log_info("validation loss ",
+           print("%.4f", loss),
+           " after step ",
+           steps_done,
+           " (",
+           sequences,
+           " sequences)");
+}
+
+void Reporter::finish() {
+  progress_->finish();
+}
+
+}  // namespace penstock::train

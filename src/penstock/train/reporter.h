@@ -1,0 +1,46 @@
+// What a run shows while it goes: the progress display, the metric files, and the speed so far.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "penstock/config/recipe.h"
+
+namespace penstock::report {
+class Metrics;
+class Progress;
+}  // namespace penstock::report
+
+namespace penstock::train {
+
+struct StepReport {
+  double loss = 0;
+  double lr = 0;
+  double gradient_norm = 0;
+  double seconds = 0;
+};
+
+class Reporter {
+ public:
+  // `first_step` is where this run begins: metrics of later steps, left by an earlier try, go.
+  Reporter(const config::Recipe& recipe, int64_t first_step);
+  ~Reporter();
+
+  void show_step(int64_t steps_done, const StepReport& step);
+  void show_validation(int64_t steps_done, double loss, int64_t sequences);
+  void finish();  // takes the progress display away
+
+  // Over all steps but the first, which warms up.
+  double tokens_per_second() const { return tokens_per_second_; }
+
+ private:
+  config::Recipe recipe_;
+  int64_t first_step_;
+  std::unique_ptr<report::Metrics> metrics_;
+  std::unique_ptr<report::Progress> progress_;
+  double timed_seconds_ = 0;
+  int64_t timed_steps_ = 0;
+  double tokens_per_second_ = 0;
+};
+
+}  // namespace penstock::train
