@@ -146,11 +146,14 @@ TEST(PendingCheckpoint, FileInPlaceOfTheRunFolderIsAFileError) {
   EXPECT_THROW(PendingCheckpoint(folder.path() / "file" / "run", 1), FileError);
 }
 
-TEST(PendingCheckpoint, FolderInPlaceOfLatestIsAFileErrorAndTheCheckpointStays) {
+// As after a copy that followed links.
+TEST(PendingCheckpoint, FolderInPlaceOfLatestIsMovedAside) {
   const TempFolder folder;
   fs::create_directories(folder.path() / "latest" / "x");
-  EXPECT_THROW(write_small_checkpoint(folder.path(), 1, "kept"), FileError);
+  write_small_checkpoint(folder.path(), 1, "kept");
   EXPECT_EQ(read_small_checkpoint(resolve_checkpoint(folder.path())), "kept");
+  EXPECT_TRUE(fs::is_symlink(folder.path() / "latest"));
+  EXPECT_TRUE(fs::exists(folder.path() / "latest-copy" / "x"));
 }
 
 // Runs `body` in a child; true when it returned true.

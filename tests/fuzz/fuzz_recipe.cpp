@@ -1,4 +1,4 @@
-// libFuzzer target: whatever the bytes, a recipe is answered with a ConfigError of one line, or with
+// libFuzzer target: whatever the bytes, a recipe is answered with a ConfigError of one line or with
 // values that come back the same when printed and read again. Seeds: tests/fuzz/seeds/recipe.
 #include <cstddef>
 #include <cstdint>

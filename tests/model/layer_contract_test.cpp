@@ -6,7 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/blocks.h"
+#include "penstock/model/dropout.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/model/parameters.h"
@@ -149,7 +149,7 @@ namespace {
 // read off by dropping ones.
 at::Tensor mask_like(at::IntArrayRef shape, double share, const Pass& pass, uint32_t site) {
   at::Tensor mask = at::ones(shape, at::kFloat);
-  apply_dropout(mask, share, pass, site);
+  apply_dropout(mask, {share, pass, site});
   return mask.to(at::kDouble);
 }
 

@@ -12,6 +12,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/config/options.h"
+#include "penstock/config/plain_toml.h"
 
 namespace penstock::config {
 
@@ -24,82 +25,6 @@ std::string position(const std::string& origin, const toml::source_region& regio
 bool is_control_character(char letter) {
   return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F;
 }
-
-// toml++ 3.3 is not safe with every text, so what it would stumble over is refused before:
-// - It makes a table of each part of "a.b.c" and takes them down by recursion, so a long key
-//   overflows the stack. Each part has a dot: few dots are few tables.
-// - A character outside of ASCII where it looks for whitespace reaches __builtin_unreachable (its
-//   issues 190 and 295).
-class TextCheck {
- public:
-  TextCheck(std::string_view toml, const std::string& origin) : toml_(toml), origin_(origin) {}
-
-  void run() {
-    constexpr int most_dots = 1000;
-    int dots = 0;
-    at_ = toml_.starts_with("\xEF\xBB\xBF") ? 3 : 0;
-    while (at_ < toml_.size()) {
-      if (toml_[at_] == '"' || toml_[at_] == '\'') {
-        skip_string(toml_[at_]);
-      } else if (toml_[at_] == '#') {
-        at_ = std::min(toml_.find('\n', at_), toml_.size());
-      } else {
-        require_ascii("stands outside of quotation marks");
-        dots += toml_[at_] == '.' ? 1 : 0;
-        ++at_;
-      }
-      if (dots > most_dots) {
-        fail(cat("more than ", most_dots, " dots in keys and numbers"));
-      }
-    }
-  }
-
- private:
-  void skip_string(char mark) {
-    const std::string fence(3, mark);
-    const bool is_long = toml_.substr(at_, 3) == fence;
-    at_ += is_long ? 3 : 1;
-    while (at_ < toml_.size()) {
-      if (toml_[at_] == '\\' && mark == '"') {
-        skip_escape();
-      } else if (!is_long && (toml_[at_] == mark || toml_[at_] == '\n')) {
-        ++at_;
-        return;
-      } else if (is_long && toml_.substr(at_, 3) == fence) {
-        // Up to two marks may stand before the closing three.
-        at_ = std::min({toml_.find_first_not_of(mark, at_), at_ + 5, toml_.size()});
-        return;
-      } else {
-        ++at_;
-      }
-    }
-  }
-
-  // A backslash and the next character; with a line break, all the whitespace that it swallows.
-  void skip_escape() {
-    const size_t next = std::min(toml_.find_first_not_of(" \t\r\n", at_ + 1), toml_.size());
-    const bool is_line_break = next > at_ + 1;
-    at_ = next;
-    require_ascii("follows a backslash; it can be written as \\u and four hexadecimal digits");
-    at_ += is_line_break ? 0 : 1;
-  }
-
-  void require_ascii(const char* what) const {
-    if (at_ < toml_.size() && static_cast<unsigned char>(toml_[at_]) >= 0x80) {
-      fail(cat("a character outside of ASCII ", what));
-    }
-  }
-
-  [[noreturn]] void fail(const std::string& reason) const {
-    const auto line =
-        1 + std::count(toml_.begin(), toml_.begin() + static_cast<int64_t>(at_), '\n');
-    throw ConfigError(cat(origin_, ":", line, ": not valid in a recipe: ", reason));
-  }
-
-  std::string_view toml_;
-  const std::string& origin_;
-  size_t at_ = 0;
-};
 
 OptionValue read_value(const toml::node& node, const Option& option, const std::string& where) {
   if (const auto* flag = node.as_boolean()) {
@@ -137,10 +62,9 @@ void require_known_section(const std::string& section, const std::string& where)
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& origin) {
-  TextCheck(toml, origin).run();
   toml::table table;
   try {
-    table = toml::parse(toml, origin);
+    table = toml::parse(PlainToml(toml, origin).rewrite(), origin);
   } catch (const toml::parse_error& error) {
     std::string reason(error.description());  // may quote a line break
     std::replace_if(reason.begin(), reason.end(), is_control_character, ' ');

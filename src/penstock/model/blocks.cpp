@@ -1,11 +1,6 @@
 #include "penstock/model/blocks.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
-#include "penstock/base/error.h"
-#include "penstock/base/philox.h"
-#include "penstock/kernels/dropout.h"
 
 namespace penstock::model {
 
@@ -13,41 +8,10 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;
 
-template <typename T>
-void drop_elements(
-    T* values, int64_t samples, int64_t per_sample, double share, const Pass& pass, uint32_t site) {
-  using kernels::kDropoutGroup;
-  const PhiloxKey key = philox_key(
-      pass.seed, mix_bits(static_cast<uint64_t>(pass.step)) + static_cast<uint64_t>(pass.layer));
-  const int64_t groups = (per_sample + kDropoutGroup - 1) / kDropoutGroup;
-  at::parallel_for(0, samples * groups, 256, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t sample = begin / groups;
-      const int64_t group = begin % groups;
-      const int64_t next = std::min(end, (sample + 1) * groups);
-      const int64_t first = group * kDropoutGroup;
-      const int64_t count = std::min((group + next - begin) * kDropoutGroup, per_sample) - first;
-      const kernels::DropoutMask mask = kernels::dropout_mask(
-          key, site, static_cast<uint64_t>(pass.first_sample + sample), share);
-      kernels::apply_dropout(mask, first, count, values + sample * per_sample + first);
-      begin = next;
-    }
-  });
-}
-
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   return at::addmm(bias, x, weight);
-}
-
-at::Tensor linear_onto(const at::Tensor& residual,
-                       const at::Tensor& x,
-                       const at::Tensor& weight,
-                       const at::Tensor& bias) {
-  at::Tensor out = at::add(residual, bias);
-  out.addmm_(x, weight);
-  return out;
 }
 
 void add_product(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b) {
@@ -93,20 +57,19 @@ at::Tensor layer_norm_backward(const NormBackward& saved,
   return dx;
 }
 
-void apply_dropout(at::Tensor& x, double share, const Pass& pass, uint32_t site) {
-  if (share == 0 || !pass.is_training || x.numel() == 0) {
-    return;
+at::Tensor add_residual(const at::Tensor& residual,
+                        const at::Tensor& x,
+                        const at::Tensor& weight,
+                        const at::Tensor& bias,
+                        const Dropout& dropout) {
+  if (dropout.is_active()) {
+    at::Tensor out = linear(x, weight, bias).view(residual.sizes());
+    apply_dropout(out, dropout);
+    return out.add_(residual);
   }
-  PENSTOCK_CHECK(x.is_contiguous(), "dropout needs a contiguous tensor");
-  const int64_t samples = x.size(0);
-  const int64_t per_sample = x.numel() / samples;
-  if (x.scalar_type() == at::kFloat) {
-    drop_elements(x.data_ptr<float>(), samples, per_sample, share, pass, site);
-  } else {
-    PENSTOCK_CHECK(x.scalar_type() == at::kBFloat16, "dropout has no kernel for ", x.scalar_type());
-    drop_elements(
-        static_cast<kernels::Bf16*>(x.data_ptr()), samples, per_sample, share, pass, site);
-  }
+  at::Tensor out = at::add(residual.view({x.size(0), -1}), bias);
+  out.addmm_(x, weight);
+  return out.view(residual.sizes());
 }
 
 }  // namespace penstock::model

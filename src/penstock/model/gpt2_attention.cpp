@@ -69,7 +69,7 @@ double attention_scale(const Heads& in) {
 
 // With dropout the probabilities are made, kept, and dropped by the keyed mask; the mask itself is
 // drawn again in backward.
-Mixed attend_with_dropout(const Heads& in, double share, const Pass& pass) {
+Mixed attend_with_dropout(const Heads& in, const Dropout& dropout) {
   const int64_t tokens = in.query.size(2);
   const at::Tensor future =
       at::full({tokens, tokens}, -std::numeric_limits<double>::infinity(), in.query.options())
@@ -78,7 +78,7 @@ Mixed attend_with_dropout(const Heads& in, double share, const Pass& pass) {
       at::matmul(in.query, in.key.transpose(2, 3)).mul_(attention_scale(in)).add_(future);
   const at::Tensor probabilities = at::softmax(scores, 3);
   at::Tensor dropped = probabilities.clone();
-  apply_dropout(dropped, share, pass, kProbabilitySite);
+  apply_dropout(dropped, dropout);
   // In the layout of the fused path, so that the heads join without a copy.
   at::Tensor values = at::matmul(dropped, in.value).transpose(1, 2).contiguous().transpose(1, 2);
   return {values, probabilities};
@@ -87,13 +87,12 @@ Mixed attend_with_dropout(const Heads& in, double share, const Pass& pass) {
 Heads attend_with_dropout_backward(const Heads& in,
                                    const Mixed& mixed,
                                    const at::Tensor& gradient,
-                                   double share,
-                                   const Pass& pass) {
+                                   const Dropout& dropout) {
   at::Tensor dropped = mixed.statistics.clone();
-  apply_dropout(dropped, share, pass, kProbabilitySite);
+  apply_dropout(dropped, dropout);
   const at::Tensor value = at::matmul(dropped.transpose(2, 3), gradient);
   at::Tensor probability = at::matmul(gradient, in.value.transpose(2, 3));
-  apply_dropout(probability, share, pass, kProbabilitySite);
+  apply_dropout(probability, dropout);
   const at::Tensor score =
       at::_softmax_backward_data(probability, mixed.statistics, 3, probability.scalar_type())
           .mul_(attention_scale(in));
@@ -121,18 +120,12 @@ class Gpt2Attention final : public Gpt2Layer {
       normed = {};
     }
     const Heads heads = split_heads(qkv, shape().heads);
+    const Dropout dropout = probability_dropout(pass);
     const Mixed mixed =
-        drops(pass) ? attend_with_dropout(heads, shape().dropout, pass) : attend_fused(heads);
+        dropout.is_active() ? attend_with_dropout(heads, dropout) : attend_fused(heads);
     const at::Tensor joined = mixed.values.transpose(1, 2).reshape({rows, width});
-    at::Tensor out;
-    if (drops(pass)) {
-      out = linear(joined, weights[kOutWeight], weights[kOutBias]).view(x.sizes());
-      apply_dropout(out, shape().dropout, pass, kResidualSite);
-      out.add_(x);
-    } else {
-      out = linear_onto(x.view({rows, width}), joined, weights[kOutWeight], weights[kOutBias])
-                .view(x.sizes());
-    }
+    const at::Tensor out =
+        add_residual(x, joined, weights[kOutWeight], weights[kOutBias], residual_dropout(pass));
     if (saved != nullptr) {
       saved->tensors = {
           normed.out, normed.mean, normed.inverse_deviation, qkv, mixed.values, mixed.statistics};
@@ -153,12 +146,7 @@ class Gpt2Attention final : public Gpt2Layer {
     const int64_t width = shape().width;
     Tensors& kept = saved.tensors;
 
-    at::Tensor projected = dy;
-    if (drops(pass)) {
-      projected = dy.clone();
-      apply_dropout(projected, shape().dropout, pass, kResidualSite);
-    }
-    projected = projected.view({rows, width});
+    at::Tensor projected = dropout_backward(dy, residual_dropout(pass)).view({rows, width});
     add_linear_gradients(gradients[kOutWeight],
                          gradients[kOutBias],
                          kept[kMixed].transpose(1, 2).reshape({rows, width}),
@@ -172,9 +160,10 @@ class Gpt2Attention final : public Gpt2Layer {
     {
       const Heads heads = split_heads(kept[kQkv], shape().heads);
       const Mixed mixed{kept[kMixed], kept[kStatistics]};
-      const Heads parts = drops(pass) ? attend_with_dropout_backward(
-                                            heads, mixed, mixed_gradient, shape().dropout, pass)
-                                      : attend_fused_backward(heads, mixed, mixed_gradient);
+      const Dropout dropout = probability_dropout(pass);
+      const Heads parts = dropout.is_active()
+                              ? attend_with_dropout_backward(heads, mixed, mixed_gradient, dropout)
+                              : attend_fused_backward(heads, mixed, mixed_gradient);
       Heads target = split_heads(qkv_gradient, shape().heads);
       target.query.copy_(parts.query);
       target.key.copy_(parts.key);
@@ -208,7 +197,12 @@ class Gpt2Attention final : public Gpt2Layer {
   }
 
  private:
-  bool drops(const Pass& pass) const { return shape().dropout > 0 && pass.is_training; }
+  Dropout residual_dropout(const Pass& pass) const {
+    return {shape().dropout, pass, kResidualSite};
+  }
+  Dropout probability_dropout(const Pass& pass) const {
+    return {shape().dropout, pass, kProbabilitySite};
+  }
 };
 
 }  // namespace

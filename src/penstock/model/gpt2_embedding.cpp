@@ -3,7 +3,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/kernels/embedding.h"
-#include "penstock/model/blocks.h"
+#include "penstock/model/dropout.h"
 #include "penstock/model/gpt2_layer.h"
 
 namespace penstock::model {
@@ -64,7 +64,7 @@ class Gpt2Embedding final : public Gpt2Layer {
     } else {
       embed_rows<kernels::Bf16>(weights, tokens, out);
     }
-    apply_dropout(out, shape().dropout, pass, /*site=*/0);
+    apply_dropout(out, {shape().dropout, pass, /*site=*/0});
     return {out};
   }
 
@@ -75,11 +75,7 @@ class Gpt2Embedding final : public Gpt2Layer {
                    const Tensors& output_gradient,
                    const Pass& pass) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor dy = output_gradient[0];
-    if (shape().dropout > 0 && pass.is_training) {
-      dy = dy.clone();
-      apply_dropout(dy, shape().dropout, pass, /*site=*/0);
-    }
+    const at::Tensor dy = dropout_backward(output_gradient[0], {shape().dropout, pass, /*site=*/0});
     if (dy.scalar_type() == at::kFloat) {
       embed_rows_backward<float>(gradients, input[0], dy);
     } else {

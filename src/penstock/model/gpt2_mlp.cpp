@@ -46,14 +46,8 @@ class Gpt2Mlp final : public Gpt2Layer {
     } else {
       activated = at::gelu(hidden, kGelu);
     }
-    at::Tensor out;
-    if (drops(pass)) {
-      out = linear(activated, weights[kOutWeight], weights[kOutBias]).view(x.sizes());
-      apply_dropout(out, shape().dropout, pass, /*site=*/0);
-      out.add_(x);
-    } else {
-      out = linear_onto(flat, activated, weights[kOutWeight], weights[kOutBias]).view(x.sizes());
-    }
+    const at::Tensor out =
+        add_residual(x, activated, weights[kOutWeight], weights[kOutBias], residual_dropout(pass));
     if (saved != nullptr) {
       saved->tensors = {normed.out, normed.mean, normed.inverse_deviation, hidden, activated};
     }
@@ -71,12 +65,7 @@ class Gpt2Mlp final : public Gpt2Layer {
     const at::Tensor& dy = output_gradient[0];
     Tensors& kept = saved.tensors;
 
-    at::Tensor projected = dy;
-    if (drops(pass)) {
-      projected = dy.clone();
-      apply_dropout(projected, shape().dropout, pass, /*site=*/0);
-    }
-    projected = projected.view({-1, shape().width});
+    at::Tensor projected = dropout_backward(dy, residual_dropout(pass)).view({-1, shape().width});
     add_linear_gradients(gradients[kOutWeight], gradients[kOutBias], kept[kActivated], projected);
     kept[kActivated].reset();
     at::Tensor hidden_gradient = linear_input_gradient(projected, weights[kOutWeight]);
@@ -104,7 +93,7 @@ class Gpt2Mlp final : public Gpt2Layer {
   }
 
  private:
-  bool drops(const Pass& pass) const { return shape().dropout > 0 && pass.is_training; }
+  Dropout residual_dropout(const Pass& pass) const { return {shape().dropout, pass, /*site=*/0}; }
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct ParameterSpec {
   double deviation = 0;            // for Normal
   bool has_weight_decay = true;    // biases and norms have none
   bool is_always_float32 = false;  // handed to the layer in float32 whatever the compute precision
-  at::Tensor given;           // for Given
+  at::Tensor given;                // for Given
 
   int64_t count() const;
 };
