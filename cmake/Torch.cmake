@@ -23,6 +23,13 @@ foreach(wanted include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
     message(FATAL_ERROR "PENSTOCK_TORCH=${PENSTOCK_TORCH} has no ${wanted}; name the folder that holds LibTorch's include and lib.")
   endif()
 endforeach()
+# Two C++ runtimes in one program, one of them static, end in a crash at exit.
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.so OUTPUT_VARIABLE runtime
+                OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(runtime STREQUAL "libstdc++.so")
+  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} has no shared C++ runtime (libstdc++.so), and a static one cannot live beside \
+LibTorch's. Name another compiler, as in CXX=/usr/bin/g++ cmake ...")
+endif()
 if(NOT TARGET penstock_torch)
   message(STATUS "LibTorch: ${PENSTOCK_TORCH}")
   add_library(penstock_torch INTERFACE)
@@ -35,7 +42,9 @@ if(NOT TARGET penstock_torch)
     target_link_libraries(penstock_torch INTERFACE -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so
                                                    ${PENSTOCK_TORCH}/lib/libc10_cuda.so -Wl,--as-needed)
   endif()
-  # libtorch_cpu.so names CUDA libraries that a CPU build has no use for.
-  target_link_options(penstock_torch INTERFACE -Wl,--unresolved-symbols=ignore-in-shared-libs
+  # libtorch_cpu.so names CUDA libraries that a CPU build has no use for. It also exports a std::filesystem of its own;
+  # with the C++ runtime named first, programs use that of their compiler.
+  target_link_options(penstock_torch INTERFACE -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state
+                                               -Wl,--unresolved-symbols=ignore-in-shared-libs
                                                -Wl,-rpath,${PENSTOCK_TORCH}/lib)
 endif()

@@ -26,6 +26,11 @@ TEST(RecipeError, RightKeyInTheWrongSectionNamesTheRightSection) {
   expect_parts(recipe_error("[plan]\nvocabulary = 256\n"), {"model.vocabulary?"});
 }
 
+TEST(RecipeError, ListOfSectionsIsNamedAsSuch) {
+  EXPECT_EQ(recipe_error("[[train]]\nsteps = 5\n"),
+            "r.toml:1: [[train]] is a list of sections; write [train]");
+}
+
 TEST(RecipeError, UnknownSectionComesWithTheNearestAndAllKnown) {
   EXPECT_EQ(recipe_error("\n[trian]\nsteps = 5\n"),
             "r.toml:2: unknown section [trian]; did you mean [train]? (known: model, data, train, "

@@ -53,8 +53,8 @@ class InternalError : public Error {
 
 }  // namespace penstock
 
-// For what cannot happen unless Penstock is wrong: PENSTOCK_CHECK(index < size, "index ", index, "
-// of ", size).
+// For what cannot happen unless Penstock is wrong:
+//   PENSTOCK_CHECK(index < size, "index ", index, " of ", size);
 #define PENSTOCK_CHECK(condition, ...)                                                      \
   do {                                                                                      \
     if (!(condition)) {                                                                     \

@@ -1,313 +1,14 @@
+// Finding an option and giving it a value.
 #include "penstock/config/options.h"
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <cmath>
-#include <limits>
 #include <optional>
 
 #include "penstock/base/error.h"
-#include "penstock/base/units.h"
 
 namespace penstock::config {
 
 namespace {
-
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-
-struct IntegerRange {
-  int64_t least = 0;
-  int64_t most = kNoLimit;
-};
-
-struct NumberRange {
-  double least = 0;
-  double most = std::numeric_limits<double>::infinity();
-  bool without_least = false;
-  bool without_most = false;
-};
-
-std::string describe(const IntegerRange& range) {
-  if (range.most == kNoLimit) {
-    return cat(range.least, " or more");
-  }
-  return cat(range.least, " to ", range.most);
-}
-
-std::string describe(const NumberRange& range) {
-  const std::string least = cat(range.without_least ? "above " : "", format_number(range.least));
-  if (std::isinf(range.most)) {
-    return range.without_least ? least : least + " or more";
-  }
-  return cat(least, range.without_most ? " to below " : " to ", format_number(range.most));
-}
-
-std::string describe(const std::vector<std::string>& choices) {
-  std::string text;
-  for (size_t i = 0; i < choices.size(); ++i) {
-    const bool is_last = i + 1 == choices.size();
-    text += cat(i == 0 ? "" : is_last ? " or " : ", ", "\"", choices[i], "\"");
-  }
-  return text;
-}
-
-// Rows are built from a pointer to the section and one to the field in it, so that key and field
-// stand side by side.
-template <typename Section, typename Field>
-Option make_option(const char* key,
-                   const char* type,
-                   Section Recipe::*section,
-                   Field Section::*field,
-                   std::string allowed,
-                   std::function<bool(const Field&)> is_allowed,
-                   const char* help) {
-  return Option{
-      .key = key,
-      .type = type,
-      .allowed = std::move(allowed),
-      .help = help,
-      .get = [=](const Recipe& recipe) { return OptionValue(recipe.*section.*field); },
-      .assign = [=](Recipe& recipe,
-                    const OptionValue& value) { recipe.*section.*field = std::get<Field>(value); },
-      .is_allowed = [=](const OptionValue& value) { return is_allowed(std::get<Field>(value)); }};
-}
-
-template <typename Section>
-Option integer(const char* key,
-               Section Recipe::*section,
-               int64_t Section::*field,
-               IntegerRange range,
-               const char* help) {
-  return make_option<Section, int64_t>(
-      key,
-      "integer",
-      section,
-      field,
-      describe(range),
-      [=](const int64_t& value) { return value >= range.least && value <= range.most; },
-      help);
-}
-
-template <typename Section>
-Option number(const char* key,
-              Section Recipe::*section,
-              double Section::*field,
-              NumberRange range,
-              const char* help) {
-  const auto is_allowed = [=](const double& value) {
-    const bool high_enough = range.without_least ? value > range.least : value >= range.least;
-    const bool low_enough = range.without_most ? value < range.most : value <= range.most;
-    return high_enough && low_enough && std::isfinite(value);
-  };
-  return make_option<Section, double>(
-      key, "number", section, field, describe(range), is_allowed, help);
-}
-
-template <typename Section>
-Option text(const char* key,
-            Section Recipe::*section,
-            std::string Section::*field,
-            const char* help) {
-  return make_option<Section, std::string>(
-      key, "text", section, field, "", [](const std::string&) { return true; }, help);
-}
-
-template <typename Section>
-Option choice(const char* key,
-              Section Recipe::*section,
-              std::string Section::*field,
-              std::vector<std::string> choices,
-              const char* help) {
-  const auto is_allowed = [=](const std::string& value) {
-    return std::find(choices.begin(), choices.end(), value) != choices.end();
-  };
-  return make_option<Section, std::string>(
-      key, "text", section, field, describe(choices), is_allowed, help);
-}
-
-template <typename Section>
-Option flag(const char* key, Section Recipe::*section, bool Section::*field, const char* help) {
-  return make_option<Section, bool>(
-      key, "true or false", section, field, "", [](const bool&) { return true; }, help);
-}
-
-std::vector<Option> make_table() {
-  constexpr auto model = &Recipe::model;
-  constexpr auto data = &Recipe::data;
-  constexpr auto train = &Recipe::train;
-  constexpr auto plan = &Recipe::plan;
-  constexpr auto run = &Recipe::run;
-  const NumberRange share{.least = 0, .most = 1, .without_most = true};
-  const NumberRange positive{.least = 0, .without_least = true};
-  return {
-      choice("model.family", model, &ModelOptions::family, {"gpt2"}, "the model family"),
-      integer("model.layers", model, &ModelOptions::layers, {1, 100'000}, "transformer blocks"),
-      integer("model.width",
-              model,
-              &ModelOptions::width,
-              {1, 1'000'000},
-              "features per token; a multiple of model.heads"),
-      integer("model.heads", model, &ModelOptions::heads, {1, 100'000}, "attention heads"),
-      integer(
-          "model.context", model, &ModelOptions::context, {1, 10'000'000}, "tokens per sequence"),
-      integer("model.vocabulary",
-              model,
-              &ModelOptions::vocabulary,
-              {2, 100'000'000},
-              "distinct tokens; 256 for data.tokenizer = \"bytes\""),
-      number("model.dropout",
-             model,
-             &ModelOptions::dropout,
-             share,
-             "share of activations dropped in training, after the embedding, in attention and at "
-             "each residual"),
-      text("model.weights",
-           model,
-           &ModelOptions::weights,
-           "start from these weights: a checkpoint, a run's folder, a folder that Hugging Face "
-           "saved, or a .safetensors file; empty: fresh weights"),
-
-      text("data.path",
-           data,
-           &DataOptions::path,
-           "what to train on: files or folders, separated by commas; relative to where penstock is "
-           "started"),
-      choice("data.tokenizer",
-             data,
-             &DataOptions::tokenizer,
-             {"bytes", "tokens"},
-             "\"bytes\": text, one token a byte; \"tokens\": .bin files of uint16 (vocabulary up "
-             "to 65536) or uint32 token ids"),
-      number("data.split",
-             data,
-             &DataOptions::split,
-             share,
-             "share of the tokens, at the end of the data, kept for validation; 0: no validation"),
-
-      integer("train.steps", train, &TrainOptions::steps, {0}, "optimizer steps"),
-      integer("train.batch",
-              train,
-              &TrainOptions::batch,
-              {1, 10'000'000},
-              "sequences per optimizer step"),
-      choice("train.optimizer",
-             train,
-             &TrainOptions::optimizer,
-             {"adamw", "sgd", "lamb"},
-             "the optimizer"),
-      number("train.lr", train, &TrainOptions::lr, {0}, "the highest learning rate"),
-      choice("train.schedule",
-             train,
-             &TrainOptions::schedule,
-             {"constant", "linear", "cosine", "wsd", "onecycle"},
-             "how the learning rate goes after warm-up: constant; a line or half a cosine down to "
-             "train.final_lr; constant, then down over the last train.decay (wsd); up and down in "
-             "one cycle, momentum the other way (onecycle)"),
-      integer("train.warmup",
-              train,
-              &TrainOptions::warmup,
-              {0},
-              "steps in which the learning rate rises from 0"),
-      number("train.final_lr",
-             train,
-             &TrainOptions::final_lr,
-             {0, 1},
-             "the last learning rate, as a share of train.lr"),
-      number("train.decay",
-             train,
-             &TrainOptions::decay,
-             {0, 1},
-             "share of the steps in which \"wsd\" goes down"),
-      number("train.weight_decay",
-             train,
-             &TrainOptions::weight_decay,
-             {0},
-             "decoupled weight decay; not applied to biases and norms"),
-      number("train.beta1",
-             train,
-             &TrainOptions::beta1,
-             share,
-             "adamw, lamb: decay of the mean gradient"),
-      number("train.beta2",
-             train,
-             &TrainOptions::beta2,
-             share,
-             "adamw, lamb: decay of the mean squared gradient"),
-      number("train.epsilon",
-             train,
-             &TrainOptions::epsilon,
-             positive,
-             "adamw, lamb: added to the denominator"),
-      number("train.momentum", train, &TrainOptions::momentum, share, "sgd: momentum"),
-      flag("train.nesterov", train, &TrainOptions::nesterov, "sgd: Nesterov's momentum"),
-      number("train.clip",
-             train,
-             &TrainOptions::clip,
-             {0},
-             "largest global gradient norm; 0: no clipping"),
-      choice("train.precision",
-             train,
-             &TrainOptions::precision,
-             {"float32", "bfloat16"},
-             "precision of forward and backward; weights, their gradients and the optimizer stay "
-             "in float32"),
-      integer("train.seed",
-              train,
-              &TrainOptions::seed,
-              {0},
-              "seed of weights, dropout and sample order"),
-
-      integer("plan.micro_batches",
-              plan,
-              &PlanOptions::micro_batches,
-              {1, 10'000'000},
-              "parts in which a batch is computed; divides train.batch"),
-
-      choice("run.device", run, &RunOptions::device, {"cpu"}, "where to compute"),
-      integer("run.threads",
-              run,
-              &RunOptions::threads,
-              {0, 4096},
-              "threads for computing; 0: one per core"),
-      text("run.out",
-           run,
-           &RunOptions::out,
-           "folder of the run: checkpoints and metrics; empty: runs/ and the recipe's name"),
-      choice("run.log",
-             run,
-             &RunOptions::log,
-             {"all", "jsonl", "tensorboard", "none"},
-             "which metric files to write: metrics.jsonl, TensorBoard events, both or none"),
-      integer("run.log_every",
-              run,
-              &RunOptions::log_every,
-              {1},
-              "steps between progress lines where there is no terminal"),
-      integer("run.save_every",
-              run,
-              &RunOptions::save_every,
-              {0},
-              "steps between checkpoints; 0: one at the end"),
-      integer("run.keep", run, &RunOptions::keep, {0}, "checkpoints kept, the newest ones; 0: all"),
-      integer("run.validate_every",
-              run,
-              &RunOptions::validate_every,
-              {0},
-              "steps between validations; 0: one at the end"),
-      integer("run.validate_sequences",
-              run,
-              &RunOptions::validate_sequences,
-              {1},
-              "sequences read by a validation"),
-      integer("run.sample_tokens",
-              run,
-              &RunOptions::sample_tokens,
-              {0},
-              "tokens of sample text written after training; 0: none"),
-      text("run.sample_prompt", run, &RunOptions::sample_prompt, "what the sample starts with"),
-  };
-}
 
 std::string type_of(const OptionValue& value) {
   constexpr const char* names[] = {"true or false", "an integer", "a number", "text"};
@@ -359,37 +60,6 @@ std::optional<OptionValue> parse_as(const OptionValue& example, const std::strin
       cat(where, ": ", option.key, " = ", shown, " is ", what, "; it takes ", option.wanted()));
 }
 
-std::string quote(const std::string& text) {
-  std::string out = "\"";
-  for (const char letter : text) {
-    switch (letter) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      default:
-        if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) {
-          constexpr const char* digits = "0123456789ABCDEF";
-          out += cat("\\u00", digits[(letter >> 4) & 0xF], digits[letter & 0xF]);
-        } else {
-          out += letter;
-        }
-    }
-  }
-  return out + "\"";
-}
-
 std::vector<std::string> known_keys() {
   std::vector<std::string> keys;
   for (const Option& option : option_table()) {
@@ -403,21 +73,6 @@ std::vector<std::string> known_keys() {
 std::string Option::wanted() const {
   const char* article = type == "integer" ? "an " : type == "number" ? "a " : "";
   return cat(article, type, allowed.empty() ? "" : ", ", allowed);
-}
-
-const std::vector<Option>& option_table() {
-  static const std::vector<Option> table = make_table();
-  return table;
-}
-
-std::vector<std::string> section_names() {
-  std::vector<std::string> sections;
-  for (const Option& option : option_table()) {
-    if (sections.empty() || sections.back() != option.section()) {
-      sections.push_back(option.section());
-    }
-  }
-  return sections;
 }
 
 const Option& find_option(const std::string& key, const std::string& where) {
@@ -471,7 +126,8 @@ void apply_setting(Recipe& recipe, const std::string& setting) {
     throw ConfigError(
         cat("--set ", format_key(setting), " has no '='; write it as --set train.steps=50"));
   }
-  const Option& option = find_option(setting.substr(0, equals), "--set");
+  const std::string key = setting.substr(0, equals), where = "--set";
+  const Option& option = find_option(key, where);
   std::string text = setting.substr(equals + 1);
   const bool is_quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
   if (is_quoted) {
@@ -479,81 +135,9 @@ void apply_setting(Recipe& recipe, const std::string& setting) {
   }
   const std::optional<OptionValue> value = parse_as(option.get(recipe), text);
   if (!value) {
-    fail_type(option, quote(text), "text", "--set");
+    fail_type(option, format_value(text), "text", "--set");
   }
   set_option(recipe, option, *value, "--set");
-}
-
-std::string format_value(const OptionValue& value) {
-  if (const bool* flag_value = std::get_if<bool>(&value)) {
-    return *flag_value ? "true" : "false";
-  }
-  if (const int64_t* whole = std::get_if<int64_t>(&value)) {
-    return std::to_string(*whole);
-  }
-  if (const double* real = std::get_if<double>(&value)) {
-    const std::string digits = format_number(*real);
-    // TOML tells integers and numbers apart by the point or the exponent.
-    return digits.find_first_of(".einf") == std::string::npos ? digits + ".0" : digits;
-  }
-  return quote(std::get<std::string>(value));
-}
-
-std::string format_key(const std::string& key) {
-  const bool is_bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char letter) {
-    return std::isalnum(static_cast<unsigned char>(letter)) || letter == '_' || letter == '-' ||
-           letter == '.';
-  });
-  return is_bare ? key : quote(key);
-}
-
-std::string options_help() {
-  const Recipe defaults;
-  std::string out;
-  std::string section;
-  for (const Option& option : option_table()) {
-    if (option.section() != section) {
-      section = option.section();
-      out += cat(out.empty() ? "" : "\n", "[", section, "]\n");
-    }
-    out += cat("  ",
-               option.key,
-               " = ",
-               format_value(option.get(defaults)),
-               "\n      ",
-               option.help,
-               option.allowed.empty() ? "" : cat(" (", option.allowed, ")"),
-               "\n");
-  }
-  return out;
-}
-
-std::string options_markdown() {
-  const Recipe defaults;
-  std::string out;
-  std::string section;
-  for (const Option& option : option_table()) {
-    if (option.section() != section) {
-      section = option.section();
-      out += cat(
-          out.empty() ? "" : "\n",
-          "### [",
-          section,
-          "]\n\n| key | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |\n");
-    }
-    out += cat("| `",
-               option.name(),
-               "` | ",
-               option.type,
-               " | `",
-               format_value(option.get(defaults)),
-               "` | ",
-               option.allowed,
-               " | ",
-               option.help,
-               " |\n");
-  }
-  return out;
 }
 
 }  // namespace penstock::config

@@ -76,9 +76,6 @@ class PlainToml {
         at_ += double_marks.size();
         return;
       }
-      if (!is_long && toml_[at_] == '\n') {
-        return;
-      }
       copy_content(mark);
     }
   }

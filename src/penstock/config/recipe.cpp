@@ -74,6 +74,10 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
   for (const auto& [section, content] : table) {
     const std::string section_name(section.str());
     const std::string where = position(origin, content.source());
+    if (content.is_array_of_tables()) {
+      throw ConfigError(
+          cat(where, ": [[", section_name, "]] is a list of sections; write [", section_name, "]"));
+    }
     if (!content.is_table()) {
       throw ConfigError(cat(where,
                             ": ",
@@ -107,19 +111,6 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& sett
   }
   validate(recipe);
   return recipe;
-}
-
-std::string format_recipe(const Recipe& recipe) {
-  std::string out;
-  std::string section;
-  for (const Option& option : option_table()) {
-    if (option.section() != section) {
-      section = option.section();
-      out += cat(out.empty() ? "" : "\n", "[", section, "]\n");
-    }
-    out += cat(option.name(), " = ", format_value(option.get(recipe)), "\n");
-  }
-  return out;
 }
 
 void validate(const Recipe& recipe) {

@@ -14,7 +14,9 @@ constexpr int kLanes = 16;
 // bits.
 inline float exp_of_negative(float x) {
   x = std::max(x, -87.0f);
-  const float n = std::nearbyint(x * 1.44269504088896341f);
+  // Adding 1.5 * 2^23 leaves no room for a fraction: rounds to nearest without a call.
+  constexpr float rounder = 12582912.0f;
+  const float n = (x * 1.44269504088896341f + rounder) - rounder;
   float r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;

@@ -20,9 +20,9 @@ std::vector<ParameterSpec> head_specs(const Gpt2Shape& shape) {
   return specs;
 }
 
-// Rows of logits that exist at a time: enough for an efficient product, few enough that the softmax
-// finds them in cache.
-constexpr int64_t kLogitsAtOnce = int64_t{12} << 20;
+// Logits that exist at a time. Each range of rows reads and writes the table's gradient once, so
+// few ranges are fast and many are small; at GPT-2's vocabulary this makes ranges of 512 rows.
+constexpr int64_t kLogitsAtOnce = int64_t{26} << 20;
 
 int64_t rows_at_once(int64_t rows, int64_t vocabulary) {
   return std::clamp<int64_t>(kLogitsAtOnce / vocabulary / 16 * 16, 16, std::max<int64_t>(rows, 16));
