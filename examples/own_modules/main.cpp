@@ -13,7 +13,8 @@ using namespace penstock;
 
 // A module as one would write it for LibTorch alone.
 struct HiddenImpl : torch::nn::Module {
-  HiddenImpl(int64_t in, int64_t out) : linear(register_module("linear", torch::nn::Linear(in, out))) {}
+  HiddenImpl(int64_t in, int64_t out)
+      : linear(register_module("linear", torch::nn::Linear(in, out))) {}
   at::Tensor forward(const at::Tensor& x) { return at::gelu(linear(x)); }
   torch::nn::Linear linear;
 };
@@ -41,7 +42,8 @@ int main() {
     parameters.zero_gradients();
     const double loss = run::accumulate_gradients(
         chain, parameters, {.inputs = inputs, .targets = label, .micro_batches = 4, .step = step});
-    optimizer->step(parameters, {.lr = 1e-2}, optim::clip_scale(optim::gradient_norm(parameters), 1.0));
+    optimizer->step(
+        parameters, {.lr = 1e-2}, optim::clip_scale(optim::gradient_norm(parameters), 1.0));
     if (step % 100 == 0 || step == 399) {
       std::printf("step %3ld  loss %.4f\n", step, loss);
     }
