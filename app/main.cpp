@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <vector>
@@ -77,7 +78,7 @@ void require_output_written() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Penstock trains neural networks that do not fit.", "penstock");
+  CLI::App app("Penstock trains neural networks that do not fit.", argv[0]);
   app.set_version_flag("--version", std::string(kVersion));
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return cat("penstock: ", error.what(), "; --help lists what there is\n");
@@ -122,6 +123,8 @@ int main(int argc, char** argv) {
     return app::fail(ExitCode::UserInput,
                      "out of memory; try more plan.micro_batches, a smaller train.batch or a "
                      "smaller model");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return app::fail(ExitCode::UserInput, error.what());
   } catch (const std::exception& error) {
     // LibTorch's messages carry a backtrace; the first line says what happened.
     const std::string text = error.what();

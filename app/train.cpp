@@ -9,7 +9,7 @@
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
-#include "penstock/config/recipe.h"
+#include "penstock/config/options.h"
 #include "penstock/report/table.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
@@ -36,6 +36,7 @@ std::string quote(const std::string& word) {
 }
 
 struct TrainArguments {
+  std::string program;
   RecipeArguments recipe;
   std::string resume;
 };
@@ -101,7 +102,7 @@ std::string continue_hint(const TrainArguments& arguments,
   if (summary.checkpoint.empty()) {
     return "no step was done, so nothing was saved";
   }
-  std::string command = cat("penstock train ", quote(arguments.recipe.recipe));
+  std::string command = cat(quote(arguments.program), " train ", quote(arguments.recipe.recipe));
   for (const std::string& setting : arguments.recipe.settings) {
     command += cat(" --set ", quote(setting));
   }
@@ -130,13 +131,16 @@ int train_model(const TrainArguments& arguments) {
 void add_train_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
   const auto arguments = std::make_shared<TrainArguments>();
+  arguments->program = app.get_name();
   add_recipe_arguments(*command, arguments->recipe);
   command
       ->add_option("--resume",
                    arguments->resume,
                    "continue from this checkpoint, or from the latest of this run's folder")
       ->type_name("PATH");
-  command->footer("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.");
+  command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
+                      "Keys of a recipe, with their defaults:\n\n",
+                      config::options_help()));
   command->callback(
       [arguments, &action] { action = [arguments] { return train_model(*arguments); }; });
 }

@@ -218,6 +218,15 @@ TEST(ModelConfig, ChecksWhatShapesDoNotShow) {
   write_text_file(folder.path() / "config.json", "{\"model_type\": \"llama\"}");
   EXPECT_NE(failure([&] { require_same_model(folder.path(), other); }).find("model_type"),
             std::string::npos);
+  for (const char* other_kind : {R"({"activation_function": "relu"})",
+                                 R"({"layer_norm_epsilon": 1e-6})",
+                                 R"({"tie_word_embeddings": false})",
+                                 R"({"scale_attn_by_inverse_layer_idx": true})",
+                                 R"({"model_type": 7})",
+                                 "[]"}) {
+    write_text_file(folder.path() / "config.json", other_kind);
+    EXPECT_NE(failure([&] { require_same_model(folder.path(), recipe.model); }), "") << other_kind;
+  }
   write_text_file(folder.path() / "config.json", "{");
   EXPECT_NE(failure([&] { require_same_model(folder.path(), other); }).find("config.json"),
             std::string::npos);

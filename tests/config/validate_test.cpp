@@ -60,9 +60,17 @@ TEST(Validate, BytesNeedAVocabularyOf256) {
   EXPECT_NO_THROW(validate(recipe));
 }
 
+TEST(Validate, NesterovGoesWithSgd) {
+  Recipe recipe;
+  recipe.train.nesterov = true;
+  EXPECT_EQ(validation_error(recipe),
+            "train.nesterov = true goes with train.optimizer = \"sgd\", not \"adamw\"");
+}
+
 TEST(Validate, NesterovNeedsMomentum) {
   Recipe recipe;
   recipe.train.nesterov = true;
+  recipe.train.optimizer = "sgd";
   EXPECT_NO_THROW(validate(recipe));
   recipe.train.momentum = 0;
   EXPECT_EQ(validation_error(recipe),

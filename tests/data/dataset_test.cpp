@@ -37,6 +37,14 @@ TEST(Dataset, TargetsAreTheInputsShiftedByOne) {
   EXPECT_EQ(read(dataset, 2).targets, (Tokens{14, 15, 16, 17}));
 }
 
+TEST(Dataset, FingerprintTellsDataApart) {
+  const std::string print = Dataset(counting_store(20), 0, 20, 4).fingerprint();
+  EXPECT_EQ(print, Dataset(counting_store(25), 0, 20, 4).fingerprint());
+  EXPECT_NE(print, Dataset(counting_store(20), 0, 19, 4).fingerprint());
+  EXPECT_NE(print, Dataset(counting_store(25), 1, 21, 4).fingerprint());
+  EXPECT_EQ(print.find("20 tokens"), 0u) << print;
+}
+
 TEST(Dataset, LastTokenServesAsTargetOnly) {
   const auto store = counting_store(100);
   EXPECT_EQ(Dataset(store, 0, 5, 4).samples(), 1);

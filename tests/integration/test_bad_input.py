@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import time
 
 import penstock_cli as cli
 
@@ -394,6 +395,22 @@ class Divergence(BadInputTestCase):
         )
         self.assert_fails(result, "not finite", code=1)
         self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [])
+
+
+class Lock(BadInputTestCase):
+    def test_two_runs_in_one_folder(self):
+        self.write_recipe({"train.steps": 100000})
+        first = cli.start("train", "recipe.toml", cwd=self.folder)
+        try:
+            deadline = time.monotonic() + cli.TIMEOUT_S
+            while not (self.folder / "out/metrics.jsonl").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            second = self.run_program("train", "recipe.toml", "--json")
+            self.assert_fails(second, "run.out", "in use", "--set run.out=")
+            self.assertIsNone(first.poll(), "the first run goes on")
+        finally:
+            first.kill()
+            first.communicate()
 
 
 class FullDisk(BadInputTestCase):

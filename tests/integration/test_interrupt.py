@@ -41,7 +41,7 @@ class Interrupt(cli.CliTestCase):
             name, *arguments = shlex.split(told[0].split("continue with: ")[1])
         except ValueError as error:
             self.fail(f"no shell takes this, {error}: {told[0]}")
-        self.assertEqual(name, "penstock", result)
+        self.assertEqual(name, cli.PROGRAM, result)
         return self.run_program(*arguments, "--json")
 
     def check_signal(self, number):

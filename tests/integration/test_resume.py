@@ -167,7 +167,25 @@ class RunFolder(cli.CliTestCase):
         self.assertEqual(cli.checkpoint_steps(self.out), [3, 6, 9, 12])
         self.assert_steps_recorded(range(1, 13))
         self.assertEqual(cli.temporaries(self.out), [])
-        self.assertFalse((self.out / "earlier-001").exists())
+        # What it went back from is out of the way, not lost.
+        self.assertEqual(cli.checkpoint_steps(self.out / "earlier-001"), [9, 12])
+
+    def test_going_back_keeps_the_checkpoints_of_the_new_way(self):
+        self.train({"run.keep": 0})
+        values = {"run.keep": 2, "run.save_every": 2}
+        self.train(values, "--resume", "out/step-00000003")
+        self.assertEqual(cli.checkpoint_steps(self.out), [10, 12])
+        self.assertEqual(self.latest(), "step-00000012")
+
+    def test_changed_data_and_changed_steps_are_not_taken_in_silence(self):
+        self.train({"train.schedule": "cosine"})
+        corpus = self.folder / "corpus.txt"
+        corpus.write_text(corpus.read_text() + "a line more\n")
+        values = {"train.schedule": "cosine", "train.steps": 14, "run.out": "longer"}
+        result = self.run_program("train", "recipe.toml", "--json", *cli.settings(values), "--resume", "out")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("the data has changed", result.stderr)
+        self.assertIn("resuming with train.steps = 14", result.stderr)
 
     def test_going_back_and_stopping_before_a_save_loses_no_metrics(self):
         self.train()

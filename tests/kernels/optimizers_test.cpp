@@ -34,6 +34,8 @@ UpdateRange range_of(std::vector<float>& weights,
 }
 
 AdamSettings at_step(AdamSettings settings, int step) {
+  settings.one_minus_beta1 = 1 - settings.beta1;
+  settings.one_minus_beta2 = 1 - settings.beta2;
   settings.bias_correction1 =
       static_cast<float>(1 - std::pow(static_cast<double>(settings.beta1), step));
   settings.bias_correction2 =

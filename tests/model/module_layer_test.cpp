@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include "penstock/base/error.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/plain_step.h"
 
@@ -59,6 +63,20 @@ TEST(ModuleLayer, NamesParametersByLayerAndStartsFromTheModule) {
   EXPECT_TRUE(at::equal(parameters.find("first.weight")->weight, weight));
   EXPECT_TRUE(parameters.find("first.weight")->spec.has_weight_decay);
   EXPECT_FALSE(parameters.find("second.bias")->spec.has_weight_decay);
+}
+
+TEST(ModuleLayer, RefusesModulesThatAreNoPureFunction) {
+  const auto refusal = [](std::shared_ptr<torch::nn::Module> module) -> std::string {
+    try {
+      make_module_layer("odd", std::move(module), nullptr);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  torch::nn::Sequential with_dropout(torch::nn::Linear(2, 2), torch::nn::Dropout(0.5));
+  EXPECT_NE(refusal(with_dropout.ptr()).find("Dropout"), std::string::npos);
+  EXPECT_NE(refusal(torch::nn::BatchNorm1d(3).ptr()).find("running_mean"), std::string::npos);
 }
 
 // Weights are handed in at each call: the module holds no copy of its own.

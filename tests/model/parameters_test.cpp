@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/base/error.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/run/plain_step.h"
 
@@ -109,6 +110,20 @@ TEST(PlainStep, MicroBatchesDrawTheSameDropout) {
   for (size_t i = 1; i < losses.size(); ++i) {
     EXPECT_NEAR(losses[i] / losses[0], 1, 1e-6);
     EXPECT_LT(test::relative_error(gradients[i], gradients[0]), 1e-5);
+  }
+}
+
+TEST(PlainStep, RefusesWhatTheKernelsWouldMisread) {
+  const Chain chain = make_gpt2(kSmall);
+  Parameters parameters(chain, at::kFloat, 1);
+  const at::Tensor good = test::random_tokens({2, 24}, 70, 1);
+  const at::Tensor wide = test::random_tokens({2, 25}, 70, 1);
+  const at::Tensor beyond = at::full({2, 24}, 70, at::kLong);
+  for (const auto& [inputs, targets] : {std::pair{wide.narrow(1, 0, 24), good},
+                                        std::pair{good, wide.narrow(1, 1, 24)},
+                                        std::pair{beyond, good},
+                                        std::pair{good, beyond}}) {
+    EXPECT_THROW(run::accumulate_gradients(chain, parameters, {inputs, targets}), InternalError);
   }
 }
 

@@ -11,19 +11,13 @@
 
 namespace penstock {
 
-enum class LogLevel { Debug, Info, Warning, Error, Silent };
+enum class LogLevel { Info, Warning, Error };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
 void log_line(LogLevel level, std::string_view text);
 
-template <typename... Parts>
-void log_debug(const Parts&... parts) {
-  if (log_level() <= LogLevel::Debug) {
-    log_line(LogLevel::Debug, cat(parts...));
-  }
-}
 template <typename... Parts>
 void log_info(const Parts&... parts) {
   log_line(LogLevel::Info, cat(parts...));

@@ -78,6 +78,7 @@ std::string state_text(const config::Recipe& recipe,
   const nlohmann::ordered_json json{
       {"step", state.step},
       {"samples_seen", state.samples_seen},
+      {"data", state.data},
       {"optimizer", {{"kind", recipe.train.optimizer}, {"steps", optimizer.steps_done()}}},
       {"random", {{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}}}};
   return json.dump(2) + "\n";
@@ -103,7 +104,10 @@ StoredState read_state(const fs::path& folder) {
   if (!json.is_object() || optimizer == json.end() || !optimizer->is_object()) {
     throw CheckpointError(cat(file.string(), " does not describe a training state"));
   }
-  return {{require_count(json, "step", file), require_count(json, "samples_seen", file)},
+  const auto data = json.find("data");
+  return {{.step = require_count(json, "step", file),
+           .samples_seen = require_count(json, "samples_seen", file),
+           .data = data != json.end() && data->is_string() ? data->get<std::string>() : ""},
           require_count(*optimizer, "steps", file)};
 }
 
@@ -115,7 +119,11 @@ const std::set<std::string> kMustAgree{"model.family",
                                        "model.context",
                                        "model.vocabulary",
                                        "train.optimizer"};
-const std::set<std::string> kMayDiffer{"model.weights", "train.steps"};
+
+bool may_differ(const std::string& key, const config::Recipe& ours) {
+  // The number of steps matters where the learning rate follows it.
+  return key == "model.weights" || (key == "train.steps" && ours.train.schedule == "constant");
+}
 
 void compare_recipes(const fs::path& folder,
                      const config::Recipe& stored,
@@ -125,10 +133,13 @@ void compare_recipes(const fs::path& folder,
     const std::string now = config::format_value(option.get(ours));
     const bool decides_numbers =
         option.section() == "model" || option.section() == "data" || option.section() == "train";
-    if (before == now || !decides_numbers || kMayDiffer.contains(option.key)) {
+    if (before == now || !decides_numbers || may_differ(option.key, ours)) {
       continue;
     }
-    if (kMustAgree.contains(option.key)) {
+    // Momentum from nothing has no buffer to go on from.
+    const bool is_other_state = option.key == "train.momentum" && ours.train.optimizer == "sgd" &&
+                                (stored.train.momentum == 0 || ours.train.momentum == 0);
+    if (kMustAgree.contains(option.key) || is_other_state) {
       throw CheckpointError(cat("cannot resume from ",
                                 folder.string(),
                                 ": it has ",
@@ -161,14 +172,20 @@ fs::path save(const config::Recipe& recipe,
       save_text(folder, kConfigName, hugging_face_config(recipe.model, recipe.data.tokenizer)));
   const fs::path final = pending.commit(
       {.penstock_version = kVersion, .torch_version = TORCH_VERSION, .created = utc_now()});
-  remove_old_checkpoints(recipe.run.out, recipe.run.keep);
+  try {
+    remove_old_checkpoints(recipe.run.out, recipe.run.keep);
+  } catch (const FileError& error) {
+    log_warning(error.what(), "; older checkpoints stay");  // the new one is safe
+  }
   return final;
 }
 
 config::Recipe verified_recipe(const fs::path& folder) {
   verify_files(folder, read_manifest(folder));
   const fs::path file = folder / kRecipeName;
-  return config::parse_recipe(read_text_file(file), file.string());
+  const config::Recipe recipe = config::parse_recipe(read_text_file(file), file.string());
+  config::validate(recipe);
+  return recipe;
 }
 
 void load_weights(const fs::path& folder, model::Parameters& parameters) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "penstock/config/recipe.h"
 
@@ -21,6 +22,7 @@ namespace penstock::checkpoint {
 struct TrainState {
   int64_t step = 0;          // optimizer steps done
   int64_t samples_seen = 0;  // the next batch starts with this sample
+  std::string data;          // fingerprint of what is trained on
 };
 
 // Atomic: a kill at any moment leaves the previous checkpoint loadable. Keeps the newest

@@ -1,5 +1,8 @@
 #include "penstock/checkpoint/model_config.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -59,10 +62,28 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
                                 found->get<int64_t>()));
     }
   };
-  if (json.value("model_type", "gpt2") != "gpt2") {
-    throw CheckpointError(
-        cat(file.string(), ": model_type is not gpt2, the recipe's model.family"));
+  if (!json.is_object()) {
+    throw CheckpointError(cat(file.string(), " is no JSON object"));
   }
+  const auto require_one_of = [&](const char* key, const std::vector<nlohmann::json>& allowed) {
+    const auto found = json.find(key);
+    if (found != json.end() && std::find(allowed.begin(), allowed.end(), *found) == allowed.end()) {
+      throw CheckpointError(cat(file.string(),
+                                ": ",
+                                key,
+                                " is ",
+                                found->dump(),
+                                "; a GPT-2 that Penstock can read has ",
+                                allowed.front().dump()));
+    }
+  };
+  require_one_of("model_type", {"gpt2"});
+  require_one_of("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  require_one_of("layer_norm_epsilon", {1e-5});
+  require_one_of("tie_word_embeddings", {true});
+  require_one_of("scale_attn_weights", {true});
+  require_one_of("scale_attn_by_inverse_layer_idx", {false});
+  require_one_of("add_cross_attention", {false});
   require("n_layer", "model.layers", model.layers);
   require("n_embd", "model.width", model.width);
   require("n_head", "model.heads", model.heads);

@@ -117,7 +117,16 @@ fs::path find_weights_file(const fs::path& path) {
     return path;
   }
   const fs::path here = path / "model.safetensors";
-  return fs::exists(here) ? here : resolve_checkpoint(path) / "model.safetensors";
+  if (fs::exists(here)) {
+    return here;
+  }
+  if (list_steps(path).empty()) {
+    throw CheckpointError(cat("model.weights = \"",
+                              path.string(),
+                              "\" has no model.safetensors and no checkpoint; a sharded or pickled "
+                              "model must be saved as one safetensors file first"));
+  }
+  return resolve_checkpoint(path) / "model.safetensors";
 }
 
 FileRecord save_tensors(const fs::path& folder,

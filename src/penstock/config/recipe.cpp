@@ -140,6 +140,11 @@ void validate(const Recipe& recipe) {
                           model.vocabulary,
                           " is too small for data.tokenizer = \"bytes\"; it needs 256"));
   }
+  if (train.nesterov && train.optimizer != "sgd") {
+    throw ConfigError(cat("train.nesterov = true goes with train.optimizer = \"sgd\", not \"",
+                          train.optimizer,
+                          "\""));
+  }
   if (train.nesterov && train.momentum == 0) {
     throw ConfigError(
         "train.nesterov = true needs train.momentum above 0; try train.momentum = 0.9");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
 #include "penstock/base/units.h"
 
@@ -27,6 +28,21 @@ void Dataset::read_sample(int64_t k, std::span<int64_t> inputs, std::span<int64_
   store_->read(first, inputs);
   std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
   store_->read(first + context_, targets.last(1));
+}
+
+std::string Dataset::fingerprint() const {
+  constexpr int64_t most = 4096;
+  const int64_t count = std::min(most, tokens());
+  std::vector<int64_t> sample(static_cast<size_t>(count));
+  uint32_t checksum = 0;
+  for (const int64_t first : {begin_, end_ - count}) {
+    store_->read(first, sample);
+    checksum = crc32c(sample.data(), sample.size() * sizeof(int64_t), checksum);
+  }
+  char text[64];
+  std::snprintf(
+      text, sizeof text, "%lld tokens, checksum %08x", static_cast<long long>(tokens()), checksum);
+  return text;
 }
 
 Split split_dataset(std::shared_ptr<const TokenStore> store, int64_t context, double held_out) {

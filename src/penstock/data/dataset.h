@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "penstock/data/token_store.h"
 
@@ -18,6 +19,10 @@ class Dataset {
   int64_t samples() const { return (tokens() - 1) / context_; }
   int64_t context() const { return context_; }
   int64_t tokens() const { return end_ - begin_; }
+
+  // Tells this data from other data, cheaply: the number of tokens and a checksum of the first and
+  // the last few thousand. "338027 tokens, checksum 1a2b3c4d"
+  std::string fingerprint() const;
 
   // Sample k covers tokens begin + k * context up to and with begin + (k + 1) * context. Inputs are
   // the first `context` of them, targets the last: each input's next token. Both spans hold

@@ -106,15 +106,15 @@ void add_folder(const std::string& entry, DocumentJoiner& joiner) {
                           "data.tokenizer = \"tokens\" for token files"));
   }
   if (empty_files + binary_files > 0) {
-    log_debug("data.path = \"",
-              entry,
-              "\": ",
-              text_files,
-              " text files read; ",
-              empty_files,
-              " empty and ",
-              binary_files,
-              " binary files left out");
+    log_info("data.path = \"",
+             entry,
+             "\": ",
+             text_files,
+             " text files read; ",
+             empty_files,
+             " empty and ",
+             binary_files,
+             " binary files left out");
   }
 }
 

@@ -34,7 +34,8 @@ PENSTOCK_CPU_CLONES void adamw_update(const UpdateRange& range,
                                       float* mean,
                                       float* mean_square,
                                       const AdamSettings& settings) {
-  const auto [lr, beta1, beta2, epsilon, weight_decay, correction1, correction2] = settings;
+  const auto [lr, beta1, beta2, epsilon, weight_decay, rest1, rest2, correction1, correction2] =
+      settings;
   float* __restrict weights = range.weights;
   const float* __restrict gradients = range.gradients;
   float* __restrict m = mean;
@@ -44,8 +45,8 @@ PENSTOCK_CPU_CLONES void adamw_update(const UpdateRange& range,
   const float root_correction2 = std::sqrt(correction2);
   for (int64_t i = 0; i < range.count; ++i) {
     const float gradient = gradients[i] * range.gradient_scale;
-    m[i] += (1.0f - beta1) * (gradient - m[i]);
-    v[i] = beta2 * v[i] + (1.0f - beta2) * gradient * gradient;
+    m[i] += rest1 * (gradient - m[i]);
+    v[i] = beta2 * v[i] + rest2 * gradient * gradient;
     const float denominator = std::sqrt(v[i]) / root_correction2 + epsilon;
     weights[i] = weights[i] * keep - rate * m[i] / denominator;
   }
@@ -79,7 +80,8 @@ PENSTOCK_CPU_CLONES LambNorms lamb_direction(const UpdateRange& range,
                                              float* mean_square,
                                              float* update,
                                              const AdamSettings& settings) {
-  const auto [lr, beta1, beta2, epsilon, weight_decay, correction1, correction2] = settings;
+  const auto [lr, beta1, beta2, epsilon, weight_decay, rest1, rest2, correction1, correction2] =
+      settings;
   const float* __restrict weights = range.weights;
   const float* __restrict gradients = range.gradients;
   float* __restrict m = mean;
@@ -87,8 +89,8 @@ PENSTOCK_CPU_CLONES LambNorms lamb_direction(const UpdateRange& range,
   float* __restrict direction = update;
   for (int64_t i = 0; i < range.count; ++i) {
     const float gradient = gradients[i] * range.gradient_scale;
-    m[i] += (1.0f - beta1) * (gradient - m[i]);
-    v[i] = beta2 * v[i] + (1.0f - beta2) * gradient * gradient;
+    m[i] += rest1 * (gradient - m[i]);
+    v[i] = beta2 * v[i] + rest2 * gradient * gradient;
     const float adam = (m[i] / correction1) / (std::sqrt(v[i] / correction2) + epsilon);
     direction[i] = adam + weight_decay * weights[i];
   }

@@ -20,8 +20,9 @@ struct UpdateRange {
 
 struct AdamSettings {
   float lr, beta1, beta2, epsilon, weight_decay;
-  float bias_correction1;  // 1 - beta1^t
-  float bias_correction2;  // 1 - beta2^t
+  float one_minus_beta1, one_minus_beta2;  // from the exact betas: 1 - 0.9999f has few digits
+  float bias_correction1;                  // 1 - beta1^t
+  float bias_correction2;                  // 1 - beta2^t
 };
 void adamw_update(const UpdateRange& range,
                   float* mean,

@@ -110,22 +110,37 @@ class CpuAllocator final : public c10::Allocator {
 
   void* take(size_t requested, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    void* block = reuse(bytes);
+    if (block == nullptr) {
+      // What is held and what is cached together stay near the highest that was ever held.
+      const size_t held = current_ + requested;
+      const size_t allowed = std::max(highest_, held) / 4 * 5 + kCacheSlack;
+      shrink_cache(allowed > held ? allowed - held : 0);
+      try {
+        block = make_block(bytes);
+      } catch (const std::bad_alloc&) {
+        shrink_cache(0);
+        block = make_block(bytes);
+      }
+    }
     current_ += requested;
     peak_ = std::max(peak_, current_);
     highest_ = std::max(highest_, current_);
-    if (const auto found = free_.find(bytes); found != free_.end()) {
-      void* block = found->second.back();
-      found->second.pop_back();
-      if (found->second.empty()) {
-        free_.erase(found);
-      }
-      cached_ -= bytes;
-      return block;
+    return block;
+  }
+
+  void* reuse(size_t bytes) {
+    const auto found = free_.find(bytes);
+    if (found == free_.end()) {
+      return nullptr;
     }
-    // What is held and what is cached together stay near the highest that was ever held.
-    const size_t allowed = highest_ + highest_ / 4 + kCacheSlack;
-    shrink_cache(allowed > current_ ? allowed - current_ : 0);
-    return make_block(bytes);
+    void* block = found->second.back();
+    found->second.pop_back();
+    if (found->second.empty()) {
+      free_.erase(found);
+    }
+    cached_ -= bytes;
+    return block;
   }
 
   // Largest first: few frees, and large blocks are the least likely to be asked for again by
@@ -151,6 +166,10 @@ class CpuAllocator final : public c10::Allocator {
 };
 
 }  // namespace
+
+bool is_cpu_allocator_installed() {
+  return c10::GetCPUAllocator() == &CpuAllocator::instance();
+}
 
 void install_cpu_allocator() {
   static const bool installed = [] {

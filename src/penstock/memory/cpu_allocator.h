@@ -10,6 +10,7 @@ namespace penstock::memory {
 // Makes it LibTorch's CPU allocator. Call before the first tensor is made; further calls do
 // nothing.
 void install_cpu_allocator();
+bool is_cpu_allocator_installed();
 
 struct CpuUsage {
   int64_t current_bytes = 0;  // held by live tensors

@@ -2,15 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#if defined(__x86_64__)
-// The MKL inside LibTorch asks this before it uses its AVX-512 and AVX2 kernels, and by itself
-// answers yes on Intel's processors alone. Those kernels look at what the processor can do anyway;
-// on others that can, they are up to a quarter faster than the ones it falls back to.
-extern "C" int mkl_serv_intel_cpu_true() {
-  return 1;
-}
-#endif
-
 namespace penstock::model {
 
 namespace {

@@ -45,6 +45,20 @@ void embed_rows_backward(Gradients gradients, const at::Tensor& tokens, const at
   });
 }
 
+// The kernels go by pointer: what they are handed must be what they take it for.
+void require_ids(const at::Tensor& tokens, int64_t vocabulary) {
+  PENSTOCK_CHECK(tokens.is_contiguous() && tokens.scalar_type() == at::kLong,
+                 "token ids must be contiguous int64");
+  const auto [least, most] = at::aminmax(tokens);
+  PENSTOCK_CHECK(least.item<int64_t>() >= 0 && most.item<int64_t>() < vocabulary,
+                 "token ids from ",
+                 least.item<int64_t>(),
+                 " to ",
+                 most.item<int64_t>(),
+                 " in a vocabulary of ",
+                 vocabulary);
+}
+
 class Gpt2Embedding final : public Gpt2Layer {
  public:
   explicit Gpt2Embedding(const Gpt2Shape& shape)
@@ -53,6 +67,7 @@ class Gpt2Embedding final : public Gpt2Layer {
   Tensors forward(Weights weights, const Tensors& input, const Pass& pass, Saved*) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& tokens = input[0];  // [B, T]
+    require_ids(tokens, shape().vocabulary);
     PENSTOCK_CHECK(tokens.size(1) <= shape().context,
                    tokens.size(1),
                    " tokens in a context of ",

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "penstock/base/error.h"
 #include "penstock/kernels/cross_entropy.h"
 #include "penstock/model/blocks.h"
 #include "penstock/model/gpt2_layer.h"
@@ -105,6 +106,14 @@ class Gpt2Head final : public Loss {
                       const at::Tensor& targets,
                       const Visit& visit) const {
     const int64_t all = normed.size(0);
+    PENSTOCK_CHECK(
+        targets.is_contiguous() && targets.scalar_type() == at::kLong && targets.numel() == all,
+        "targets must be contiguous int64, one for each of ",
+        all,
+        " rows");
+    PENSTOCK_CHECK(at::max(targets).item<int64_t>() < shape_.vocabulary,
+                   "a target beyond the vocabulary of ",
+                   shape_.vocabulary);
     const int64_t at_once = rows_at_once(all, shape_.vocabulary);
     for (int64_t first = 0; first < all; first += at_once) {
       const int64_t rows = std::min(at_once, all - first);

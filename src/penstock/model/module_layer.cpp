@@ -17,10 +17,34 @@ struct Graph {
   at::Tensor output;  // carries the graph
 };
 
+// A layer must come out the same when it is run again. State that a forward changes, and random
+// numbers of its own, would not.
+void require_pure(const std::string& layer, const torch::nn::Module& module) {
+  if (!module.named_buffers().is_empty()) {
+    throw ConfigError(
+        cat("layer ",
+            layer,
+            " has a buffer, ",
+            module.named_buffers().front().key(),
+            ": modules with state of their own (batch norm, say) cannot be layers yet"));
+  }
+  module.apply([&](const torch::nn::Module& part) {
+    if (part.name().find("Dropout") != std::string::npos) {
+      throw ConfigError(cat("layer ",
+                            layer,
+                            " has a ",
+                            part.name(),
+                            ", which draws random numbers of its own; use model::apply_dropout, "
+                            "which draws by sample, or leave it out"));
+    }
+  });
+}
+
 class ModuleLayer final : public Layer {
  public:
   ModuleLayer(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleForward forward)
       : name_(std::move(name)), module_(std::move(module)), forward_(std::move(forward)) {
+    require_pure(name_, *module_);
     for (const auto& entry : module_->named_parameters()) {
       const at::Tensor value = entry.value().detach();
       module_parameters_.push_back(entry.value());
@@ -95,6 +119,8 @@ class ModuleLayer final : public Layer {
     for (const ParameterSpec& spec : specs_) {
       weights.push_back(spec.given.to(compute_type));
     }
+    PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
+                   "call memory::install_cpu_allocator() before asking a module for its size");
     const Tensors zeros{at::zeros(input.sizes, input.type)};
     const int64_t before = memory::cpu_usage().current_bytes;
     Saved saved;

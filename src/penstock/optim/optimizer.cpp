@@ -47,6 +47,8 @@ kernels::AdamSettings adam_settings(const config::TrainOptions& train,
           .beta2 = static_cast<float>(train.beta2),
           .epsilon = static_cast<float>(train.epsilon),
           .weight_decay = static_cast<float>(train.weight_decay),
+          .one_minus_beta1 = static_cast<float>(1 - beta1),
+          .one_minus_beta2 = static_cast<float>(1 - train.beta2),
           .bias_correction1 = static_cast<float>(1 - std::pow(beta1, t)),
           .bias_correction2 = static_cast<float>(1 - std::pow(train.beta2, t))};
 }

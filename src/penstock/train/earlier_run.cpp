@@ -19,33 +19,21 @@ bool belongs_to_a_run(const std::string& name) {
          name.starts_with("events.out.tfevents.");
 }
 
-}  // namespace
-
-void move_earlier_run_aside(const fs::path& folder) {
-  std::vector<fs::path> found;
-  bool has_checkpoint = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (belongs_to_a_run(name)) {
-      found.push_back(entry.path());
-      has_checkpoint = has_checkpoint || name.starts_with("step-");
-    }
-  }
-  if (found.empty()) {
-    return;
-  }
-  fs::path aside;
+fs::path next_free(const fs::path& folder) {
   for (int number = 1;; ++number) {
     char name[32];
     std::snprintf(name, sizeof name, "earlier-%03d", number);
-    aside = folder / name;
-    if (!fs::exists(aside)) {
-      break;
+    if (!fs::exists(folder / name)) {
+      return folder / name;
     }
   }
+}
+
+fs::path move_aside(const fs::path& folder, const std::vector<fs::path>& paths) {
+  const fs::path aside = next_free(folder);
   std::error_code error;
   fs::create_directory(aside, error);
-  for (const fs::path& path : found) {
+  for (const fs::path& path : paths) {
     if (!error) {
       fs::rename(path, aside / path.filename(), error);
     }
@@ -57,11 +45,41 @@ void move_earlier_run_aside(const fs::path& folder) {
                         error.message(),
                         "; choose another run.out"));
   }
+  return aside;
+}
+
+}  // namespace
+
+void move_earlier_run_aside(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (belongs_to_a_run(entry.path().filename().string())) {
+      found.push_back(entry.path());
+    }
+  }
+  if (found.empty()) {
+    return;
+  }
+  const bool has_checkpoint = !checkpoint::list_steps(folder).empty();
+  const fs::path aside = move_aside(folder, found);
   if (has_checkpoint) {
     log_info(folder.string(),
              " held an earlier run; it is now in ",
              aside.string(),
              " (to continue it instead, use --resume)");
+  }
+}
+
+void move_later_steps_aside(const fs::path& folder, int64_t step) {
+  std::vector<fs::path> later;
+  for (const int64_t other : checkpoint::list_steps(folder)) {
+    if (other > step) {
+      later.push_back(folder / checkpoint::step_folder_name(other));
+    }
+  }
+  if (!later.empty()) {
+    log_info(
+        "the checkpoints after step ", step, " are now in ", move_aside(folder, later).string());
   }
 }
 

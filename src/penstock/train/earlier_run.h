@@ -1,12 +1,16 @@
-// What to do with an earlier run's files where a new one starts.
+// What to do with an earlier run's files where a new one starts. Nothing is deleted: they move into
+// earlier-001 (or the next free number) within the folder.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace penstock::train {
 
-// Moves the checkpoints and metrics of an earlier run in `folder` into folder/earlier-001 (or the
-// next free number) and says so. Nothing is lost, and the new run's `latest` is its own.
+// All of an earlier run, so that the new run's checkpoints and `latest` are its own.
 void move_earlier_run_aside(const std::filesystem::path& folder);
+
+// The checkpoints after `step`, when the run goes back to it.
+void move_later_steps_aside(const std::filesystem::path& folder, int64_t step);
 
 }  // namespace penstock::train

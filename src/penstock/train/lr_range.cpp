@@ -12,7 +12,6 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/report/progress.h"
-#include "penstock/run/plain_step.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -49,6 +48,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   const data::Split split = open_data(recipe);
   const model::Chain chain = make_chain(recipe.model);
   model::Parameters parameters(chain, compute_type(recipe.train), seed);
+  load_start_weights(recipe.model, parameters);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});
   report::Progress progress({.title = "lr-range",
@@ -64,16 +64,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
     const double share = static_cast<double>(step) / static_cast<double>(options.steps - 1);
     const double rate = options.lowest * std::pow(options.highest / options.lowest, share);
     const data::Batch batch = loader.next();
-    const BatchTensors tensors = as_tensors(batch);
-    parameters.zero_gradients();
-    const double loss = run::accumulate_gradients(chain,
-                                                  parameters,
-                                                  {.inputs = tensors.inputs,
-                                                   .targets = tensors.targets,
-                                                   .first_sample = batch.first_sample,
-                                                   .micro_batches = recipe.plan.micro_batches,
-                                                   .seed = seed,
-                                                   .step = step});
+    const double loss = compute_gradients(recipe, chain, parameters, batch, step);
     if (!std::isfinite(loss)) {
       break;
     }

@@ -1,20 +1,24 @@
 #include "penstock/train/setup.h"
 
-#include <thread>
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/log.h"
+#include "penstock/checkpoint/model_config.h"
+#include "penstock/checkpoint/weights.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/gpt2.h"
+#include "penstock/run/fast_products.h"
+#include "penstock/run/plain_step.h"
 
 namespace penstock::train {
 
-void prepare_process(const config::RunOptions& run) {
+void prepare_process(const config::RunOptions& options) {
   memory::install_cpu_allocator();
-  if (run.threads > 0) {
-    at::set_num_threads(static_cast<int>(run.threads));
+  run::use_fast_products();
+  if (options.threads > 0) {
+    at::set_num_threads(static_cast<int>(options.threads));
   }
 }
 
@@ -47,6 +51,33 @@ BatchTensors as_tensors(const data::Batch& batch) {
         const_cast<int64_t*>(tokens.data()), {batch.sequences, batch.context}, at::kLong);
   };
   return {view(batch.inputs), view(batch.targets)};
+}
+
+void load_start_weights(const config::ModelOptions& model, model::Parameters& parameters) {
+  if (model.weights.empty()) {
+    return;
+  }
+  const std::filesystem::path file = checkpoint::find_weights_file(model.weights);
+  checkpoint::require_same_model(file.parent_path(), model);
+  checkpoint::import_weights(file, parameters);
+  log_info("starting from the weights of ", file.string());
+}
+
+double compute_gradients(const config::Recipe& recipe,
+                         const model::Chain& chain,
+                         model::Parameters& parameters,
+                         const data::Batch& batch,
+                         int64_t step) {
+  const BatchTensors tensors = as_tensors(batch);
+  parameters.zero_gradients();
+  return run::accumulate_gradients(chain,
+                                   parameters,
+                                   {.inputs = tensors.inputs,
+                                    .targets = tensors.targets,
+                                    .first_sample = batch.first_sample,
+                                    .micro_batches = recipe.plan.micro_batches,
+                                    .seed = static_cast<uint64_t>(recipe.train.seed),
+                                    .step = step});
 }
 
 }  // namespace penstock::train

@@ -7,19 +7,30 @@
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
 #include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
 
 namespace penstock::train {
 
-// Threads and allocator; once per process, before the first tensor.
-void prepare_process(const config::RunOptions& run);
+// Threads, allocator and products; once per process, before the first tensor.
+void prepare_process(const config::RunOptions& options);
 
 model::Chain make_chain(const config::ModelOptions& model);
 at::ScalarType compute_type(const config::TrainOptions& train);
 data::Split open_data(const config::Recipe& recipe);
 
+// Where the recipe names weights to start from, takes them.
+void load_start_weights(const config::ModelOptions& model, model::Parameters& parameters);
+
 struct BatchTensors {
   at::Tensor inputs, targets;  // [sequences, context]; views of the batch, which must outlive them
 };
 BatchTensors as_tensors(const data::Batch& batch);
+
+// Clears the gradients, then fills them with those of the batch. Returns the mean loss.
+double compute_gradients(const config::Recipe& recipe,
+                         const model::Chain& chain,
+                         model::Parameters& parameters,
+                         const data::Batch& batch,
+                         int64_t step);
 
 }  // namespace penstock::train

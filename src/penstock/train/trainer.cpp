@@ -12,9 +12,8 @@
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
-#include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/run_folder.h"
-#include "penstock/checkpoint/weights.h"
+#include "penstock/checkpoint/run_lock.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/tokenizer.h"
 #include "penstock/memory/cpu_allocator.h"
@@ -47,6 +46,16 @@ double now_seconds() {
                   " or a longer train.warmup"));
 }
 
+void require_same_data(const std::string& before, const std::string& now) {
+  if (before != now) {
+    log_warning("the data has changed since the checkpoint (",
+                before,
+                " then, ",
+                now,
+                " now): the samples to come are not those it would have seen");
+  }
+}
+
 bool is_due(int64_t every, int64_t steps_done) {
   return every > 0 && steps_done % every == 0;
 }
@@ -56,12 +65,14 @@ bool is_due(int64_t every, int64_t steps_done) {
 struct Trainer::Parts {
   explicit Parts(const config::Recipe& recipe)
       : seed(static_cast<uint64_t>(recipe.train.seed)),
+        lock(recipe.run.out),
         split(open_data(recipe)),
         chain(make_chain(recipe.model)),
         parameters(chain, compute_type(recipe.train), seed),
         optimizer(optim::make_optimizer(recipe.train, parameters)) {}
 
   uint64_t seed;
+  checkpoint::RunLock lock;
   data::Split split;
   model::Chain chain;
   model::Parameters parameters;
@@ -74,22 +85,21 @@ struct Trainer::Parts {
 Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume) : recipe_(recipe) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
+  require_writable_folder(recipe.run.out, "run.out");
   parts_ = std::make_unique<Parts>(recipe);
   Parts& parts = *parts_;
-  if (!from.empty()) {
+  if (from.empty()) {
+    load_start_weights(recipe.model, parts.parameters);
+  } else {
     parts.state = checkpoint::load(from, recipe, parts.parameters, *parts.optimizer);
+    require_same_data(parts.state.data, parts.split.train.fingerprint());
     log_info("resuming from ", from.string(), " at step ", parts.state.step);
-  } else if (!recipe.model.weights.empty()) {
-    const fs::path file = checkpoint::find_weights_file(recipe.model.weights);
-    checkpoint::require_same_model(file.parent_path(), recipe.model);
-    checkpoint::import_weights(file, parts.parameters);
-    log_info("starting from the weights of ", file.string());
   }
-  require_writable_folder(recipe.run.out, "run.out");
-  const bool continues_here = !from.empty() && fs::equivalent(from.parent_path(), recipe.run.out);
-  if (continues_here) {
+  parts.state.data = parts.split.train.fingerprint();
+  if (!from.empty() && fs::equivalent(from.parent_path(), recipe.run.out)) {
     // What came after it is given up; from now on the run stands here.
     checkpoint::point_latest(from);
+    move_later_steps_aside(recipe.run.out, parts.state.step);
   } else {
     move_earlier_run_aside(recipe.run.out);
   }
@@ -155,17 +165,7 @@ void Trainer::train_step() {
   const double began = now_seconds();
   const int64_t step = parts.state.step;
   const data::Batch batch = parts.loader->next();
-  const BatchTensors tensors = as_tensors(batch);
-
-  parts.parameters.zero_gradients();
-  const double loss = run::accumulate_gradients(parts.chain,
-                                                parts.parameters,
-                                                {.inputs = tensors.inputs,
-                                                 .targets = tensors.targets,
-                                                 .first_sample = batch.first_sample,
-                                                 .micro_batches = recipe_.plan.micro_batches,
-                                                 .seed = parts.seed,
-                                                 .step = step});
+  const double loss = compute_gradients(recipe_, parts.chain, parts.parameters, batch, step);
   const double norm = optim::gradient_norm(parts.parameters);
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
     fail_diverged(std::isfinite(loss) ? "gradient" : "loss", step + 1, recipe_.train);
@@ -175,7 +175,8 @@ void Trainer::train_step() {
   parts.optimizer->step(parts.parameters, rate, optim::clip_scale(norm, recipe_.train.clip));
   parts.parameters.refresh_compute();
 
-  parts.state = {step + 1, batch.first_sample + batch.sequences};
+  parts.state.step = step + 1;
+  parts.state.samples_seen = batch.first_sample + batch.sequences;
   summary_.losses.push_back(loss);
   parts.reporter->show_step(step + 1, {loss, rate.lr, norm, now_seconds() - began});
 }
@@ -214,12 +215,10 @@ void Trainer::save() {
     summary_.checkpoint =
         checkpoint::save(recipe_, parts.parameters, *parts.optimizer, parts.state);
   } catch (const FileError& error) {
-    const std::vector<int64_t> steps = checkpoint::list_steps(recipe_.run.out);
-    const std::string last = steps.empty() ? "there is no earlier checkpoint"
-                                           : cat("the last checkpoint is ",
-                                                 recipe_.run.out,
-                                                 "/",
-                                                 checkpoint::step_folder_name(steps.back()));
+    const std::string last = checkpoint::list_steps(recipe_.run.out).empty()
+                                 ? "there is no earlier checkpoint"
+                                 : cat("the last checkpoint is ",
+                                       checkpoint::resolve_checkpoint(recipe_.run.out).string());
     throw FileError(cat("cannot save step ",
                         parts.state.step,
                         ": ",
@@ -243,7 +242,8 @@ std::string Trainer::write_sample() const {
                                                   {.tokens = recipe_.run.sample_tokens,
                                                    .context = recipe_.model.context,
                                                    .seed = parts_->seed,
-                                                   .stop_token = data::kEndOfDocument});
+                                                   .stop_token = data::kEndOfDocument},
+                                                  [](int64_t) { return !was_interrupted(); });
   return recipe_.run.sample_prompt + data::decode(made);
 }
 
