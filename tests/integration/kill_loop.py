@@ -167,7 +167,8 @@ def kill_loop(folder, kills, rng):
         said = (folder / "stderr.txt").read_text()
         if start > 0 and f"at step {start}\n" not in said:
             raise Failure(f"did not resume at step {start}")
-        if latest_step(out) < start or max(checkpoints(out), default=0) < newest:
+        # A start from an older checkpoint gives up those after it; nothing else may go back.
+        if latest_step(out) < start or max(checkpoints(out), default=0) < start:
             raise Failure(f"went back: started at step {start}, the newest was {newest}")
         if latest_step(out) > 0:
             require_loadable(folder)
