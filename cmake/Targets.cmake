@@ -71,7 +71,7 @@ function(penstock_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
-  # One CTest entry per suite file would hide what failed; one per test starts LibTorch hundreds of times. So: one per binary.
+  # One CTest entry per binary: one per test would start LibTorch a hundred times.
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 900)
 endfunction()
