@@ -76,6 +76,11 @@ struct Bench {
   Pass pass{.seed = 5, .step = 6, .first_sample = 12, .layer = 2};
 };
 
+std::string case_name(const testing::TestParamInfo<Case>& row) {
+  return row.param.name + (row.param.type == at::kFloat ? "_float32" : "_bfloat16") +
+         (row.param.dropout > 0 ? "_dropout" : "");
+}
+
 class LayerContract : public testing::TestWithParam<Case> {};
 
 }  // namespace
@@ -136,12 +141,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{"mlp", at::kBFloat16, 0},
                                          Case{"mlp", at::kBFloat16, 0.2},
                                          Case{"module", at::kFloat, 0}),
-                         [](const auto& row) {
-                           const Case& test_case = row.param;
-                           return test_case.name +
-                                  (test_case.type == at::kFloat ? "_float32" : "_bfloat16") +
-                                  (test_case.dropout > 0 ? "_dropout" : "");
-                         });
+                         case_name);
 
 namespace {
 
@@ -234,10 +234,6 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{"mlp", at::kFloat, 0},
                                          Case{"mlp", at::kFloat, 0.2},
                                          Case{"mlp", at::kBFloat16, 0}),
-                         [](const auto& row) {
-                           return row.param.name +
-                                  (row.param.type == at::kFloat ? "_float32" : "_bfloat16") +
-                                  (row.param.dropout > 0 ? "_dropout" : "");
-                         });
+                         case_name);
 
 }  // namespace penstock::model
