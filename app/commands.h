@@ -17,12 +17,16 @@ struct RecipeArguments {
   std::vector<std::string> settings;  // --set key=value
   bool as_json = false;
 };
-void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments);
+void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments, bool is_required = true);
 
 // Returns the exit code. Set by the command that was chosen.
 using Action = std::function<int()>;
 
 void add_train_command(CLI::App& app, Action& action);
+void add_plan_command(CLI::App& app, Action& action);
+void add_profile_command(CLI::App& app, Action& action);
+void add_simulate_command(CLI::App& app, Action& action);
+void add_check_command(CLI::App& app, Action& action);
 void add_describe_command(CLI::App& app, Action& action);
 void add_sample_command(CLI::App& app, Action& action);
 void add_lr_range_command(CLI::App& app, Action& action);

@@ -19,8 +19,8 @@
 
 namespace penstock::app {
 
-void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments) {
-  command.add_option("RECIPE", arguments.recipe, "the recipe, a TOML file")->required();
+void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments, bool is_required) {
+  command.add_option("RECIPE", arguments.recipe, "the recipe, a TOML file")->required(is_required);
   command
       .add_option("--set",
                   arguments.settings,
@@ -89,6 +89,10 @@ int run(int argc, char** argv) {
 
   Action action;
   add_train_command(app, action);
+  add_plan_command(app, action);
+  add_profile_command(app, action);
+  add_simulate_command(app, action);
+  add_check_command(app, action);
   add_describe_command(app, action);
   add_sample_command(app, action);
   add_lr_range_command(app, action);

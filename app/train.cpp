@@ -10,11 +10,16 @@
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/config/options.h"
+#include "penstock/program/simulate.h"
+#include "penstock/report/layer_table.h"
+#include "penstock/report/plan_text.h"
 #include "penstock/report/table.h"
+#include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
 
 #include "commands.h"
+#include "pictures.h"
 
 namespace penstock::app {
 
@@ -39,6 +44,8 @@ struct TrainArguments {
   std::string program;
   RecipeArguments recipe;
   std::string resume;
+  std::string memory;
+  PictureArguments pictures;
 };
 
 std::string fixed4(double value) {
@@ -47,18 +54,28 @@ std::string fixed4(double value) {
   return text;
 }
 
-void print_json(const config::Recipe& recipe, const train::Summary& summary) {
+void print_json(const config::Recipe& recipe,
+                const train::Summary& summary,
+                const plan::PlanResult& result) {
   nlohmann::ordered_json json{{"steps", static_cast<int64_t>(summary.losses.size())},
                               {"first_step", summary.first_step},
                               {"losses", summary.losses},
                               {"validation_loss", nullptr},
                               {"tokens_per_second", summary.tokens_per_second},
                               {"seconds", summary.seconds},
+                              {"step_seconds", summary.step_seconds},
+                              {"predicted_step_seconds", nullptr},
                               {"peak_bytes", summary.peak_bytes},
+                              {"predicted_peak_bytes", nullptr},
+                              {"limit_bytes", recipe.plan.memory_bytes()},
                               {"parameters", summary.parameters},
                               {"out", recipe.run.out},
                               {"checkpoint", summary.checkpoint.string()},
                               {"interrupted", summary.was_interrupted}};
+  if (result.step_s > 0) {
+    json["predicted_step_seconds"] = result.step_s;
+    json["predicted_peak_bytes"] = result.peak_bytes;
+  }
   if (summary.validation_loss) {
     json["validation_loss"] = *summary.validation_loss;
   }
@@ -69,7 +86,7 @@ void print_json(const config::Recipe& recipe, const train::Summary& summary) {
   std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-void print_text(const train::Summary& summary) {
+void print_text(const train::Summary& summary, const plan::PlanResult& result) {
   report::Table table({{""}, {""}});
   const auto add = [&](const char* what, const std::string& value) {
     table.add_row({what, value});
@@ -85,7 +102,15 @@ void print_text(const train::Summary& summary) {
   }
   add("time", format_seconds(summary.seconds));
   add("tokens per second", format_count(static_cast<int64_t>(summary.tokens_per_second)));
-  add("peak memory", format_bytes(summary.peak_bytes));
+  const bool is_predicted = result.step_s > 0;
+  add("step",
+      cat(format_seconds(summary.step_seconds),
+          is_predicted ? cat(", predicted ", format_seconds(result.step_s)) : ""));
+  const int64_t limit = result.plan.limit_bytes;
+  add("peak memory",
+      cat(format_bytes(summary.peak_bytes),
+          is_predicted ? cat(", predicted ", format_bytes(result.peak_bytes)) : "",
+          limit > 0 ? cat(", limit ", format_bytes(limit)) : ""));
   add("parameters", format_count(summary.parameters));
   if (!summary.checkpoint.empty()) {
     add("checkpoint", summary.checkpoint.string());
@@ -106,22 +131,49 @@ std::string continue_hint(const TrainArguments& arguments,
   for (const std::string& setting : arguments.recipe.settings) {
     command += cat(" --set ", quote(setting));
   }
+  if (!arguments.memory.empty()) {
+    command += cat(" --memory ", quote(arguments.memory));
+  }
   return cat("continue with: ", command, " --resume ", quote(recipe.run.out));
 }
 
+// Measured beside predicted: the pictures that were asked for, and a table.
+void show_step(const train::Trainer& trainer, const PictureArguments& pictures) {
+  const train::Planned& planned = trainer.plan();
+  const program::Timeline* measured = trainer.measured_step();
+  if (planned.result.step_s <= 0 || measured == nullptr) {
+    return;
+  }
+  const program::Timeline predicted = program::simulate(planned.result.program);
+  const report::StepPicture picture{
+      cat(planned.costs.description, "; ", report::plan_line(planned.costs, planned.result)),
+      planned.result.program,
+      predicted,
+      measured};
+  write_pictures(picture, pictures);
+  if (pictures.any()) {
+    log_line(LogLevel::Info, report::measured_beside_predicted(picture));
+  }
+}
+
 int train_model(const TrainArguments& arguments) {
-  const config::Recipe recipe =
-      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  require_writable(arguments.pictures);
+  std::vector<std::string> settings = arguments.recipe.settings;
+  if (!arguments.memory.empty()) {
+    settings.push_back("plan.memory=" + arguments.memory);
+  }
+  const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
   train::prepare_process(recipe.run);
-  train::Trainer trainer(recipe, arguments.resume);
+  train::Trainer trainer(recipe, arguments.resume, arguments.pictures.any());
   const train::Summary summary = trainer.run();
+  show_step(trainer, arguments.pictures);
   if (summary.was_interrupted) {
     log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
   }
   if (arguments.recipe.as_json) {
-    print_json(recipe, summary);
+    print_json(recipe, summary, trainer.plan().result);
   } else {
-    print_text(summary);
+    print_text(summary, trainer.plan().result);
   }
   return 0;
 }
@@ -138,6 +190,12 @@ void add_train_command(CLI::App& app, Action& action) {
                    arguments->resume,
                    "continue from this checkpoint, or from the latest of this run's folder")
       ->type_name("PATH");
+  command
+      ->add_option("--memory",
+                   arguments->memory,
+                   "the most that tensors may hold, as in 600MiB (plan.memory)")
+      ->type_name("BYTES");
+  add_picture_arguments(*command, arguments->pictures);
   command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
                       "Keys of a recipe, with their defaults:\n\n",
                       config::options_help()));

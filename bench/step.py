@@ -22,12 +22,17 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x):
+    def attend(self, x):
         batch, tokens, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+
+    def feed(self, x):
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    def forward(self, x):
+        return self.feed(self.attend(x))
 
 
 class Gpt2(nn.Module):
@@ -37,10 +42,13 @@ class Gpt2(nn.Module):
         self.blocks = nn.ModuleList(Block(a.width, a.heads) for _ in range(a.layers))
         self.norm = nn.LayerNorm(a.width)
 
-    def forward(self, inputs, targets):
-        x = self.tokens(inputs) + self.positions.weight
+    def run_blocks(self, x):
         for block in self.blocks:
             x = block(x)
+        return x
+
+    def forward(self, inputs, targets):
+        x = self.run_blocks(self.tokens(inputs) + self.positions.weight)
         logits = self.norm(x) @ self.tokens.weight.t()
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1))
 
@@ -48,9 +56,10 @@ class Gpt2(nn.Module):
 class PyTorch:
     """Eager, with the fastest of PyTorch's AdamW forms on a CPU (fused) and the usual clipping."""
 
-    def __init__(self, a):
+    def __init__(self, a, model=Gpt2):
         torch.set_num_threads(a.threads)
-        self.model = Gpt2(a)
+        self.model = model(a)
+        self.free_gradients = True
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bfloat16")
         matrices = [p for p in self.model.parameters() if p.dim() > 1]
         vectors = [p for p in self.model.parameters() if p.dim() == 1]
@@ -59,17 +68,20 @@ class PyTorch:
         tokens = torch.randint(a.vocabulary, (a.batch, a.context + 1))
         self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=self.free_gradients)
+        with self.autocast:
+            loss = self.model(self.inputs, self.targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.item()
+
     def steps(self, count):
         seconds = []
         for _ in range(count):
             began = time.perf_counter()
-            self.optimizer.zero_grad(set_to_none=True)
-            with self.autocast:
-                loss = self.model(self.inputs, self.targets)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            loss.item()
+            self.step()
             seconds.append(time.perf_counter() - began)
         return seconds
 

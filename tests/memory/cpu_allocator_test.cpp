@@ -30,11 +30,11 @@ TEST(CpuAllocator, GivesTheSameBlockAgain) {
 
 TEST(CpuAllocator, KeepsLittleMoreThanThePeak) {
   release_cpu_cache();
-  EXPECT_EQ(cpu_usage().cached_bytes, 0);
+  EXPECT_EQ(cached_cpu_bytes(), 0);
   for (int64_t size = 1 << 20; size < (1 << 20) + 400 * 5000; size += 5000) {
     at::empty({size}, at::kFloat);  // four hundred different sizes, never two at once
   }
-  EXPECT_LT(cpu_usage().cached_bytes, int64_t{160} << 20);
+  EXPECT_LT(cached_cpu_bytes(), int64_t{160} << 20);
   release_cpu_cache();
 }
 

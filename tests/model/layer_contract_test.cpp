@@ -64,8 +64,8 @@ struct Bench {
     output_gradient = {random_tensor({3, kShape.context, kShape.width}, 9, type)};
   }
 
-  Tensors backward() {
-    Saved saved;
+  Tensors backward(int32_t way = 0, bool without_output = false) {
+    Saved saved{.way = way, .without_output = without_output};
     layer->forward(weights, input, pass, &saved);
     return layer->backward(weights, gradients, input, std::move(saved), output_gradient, pass);
   }
@@ -95,17 +95,59 @@ TEST_P(LayerContract, KeepingDoesNotChangeABit) {
   EXPECT_TRUE(at::equal(dropped[0], again[0]));
 }
 
-TEST_P(LayerContract, KeepsAsManyBytesAsItSays) {
+TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
   Bench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
+  for (int32_t way = 0; way < static_cast<int32_t>(bench.layer->ways().size()); ++way) {
+    SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
+    const LayerSize size = bench.layer->size_for(shape, bench.type, way);
+    const int64_t before = memory::cpu_usage().current_bytes;
+    Saved saved{.way = way};
+    Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
+    EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes);
+    EXPECT_EQ(output[0].sizes().vec(), size.output.sizes);
+    EXPECT_EQ(output[0].scalar_type(), size.output.type);
+    if (!bench.layer->ways()[static_cast<size_t>(way)].needs_output) {
+      output.clear();
+      EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes - size.output.bytes());
+    }
+  }
+}
+
+TEST_P(LayerContract, EveryWayGivesTheSameBits) {
+  Bench first(GetParam());
+  const Tensors expected = first.backward();
+  for (int32_t way = 0; way < static_cast<int32_t>(first.layer->ways().size()); ++way) {
+    SCOPED_TRACE(first.layer->ways()[static_cast<size_t>(way)].name);
+    for (const bool without_output : {false, true}) {
+      if (without_output && first.layer->ways()[static_cast<size_t>(way)].needs_output) {
+        continue;
+      }
+      Bench bench(GetParam());
+      const Tensors gradient = bench.backward(way, without_output);
+      EXPECT_EQ(gradient[0].defined(), expected[0].defined());
+      EXPECT_TRUE(!gradient[0].defined() || at::equal(gradient[0], expected[0]));
+      for (size_t i = 0; i < bench.gradients.size(); ++i) {
+        EXPECT_TRUE(at::equal(bench.gradients[i], first.gradients[i]))
+            << bench.layer->parameters()[i].name;
+      }
+    }
+  }
+}
+
+TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
+  Bench bench(GetParam());
+  if (bench.layer->ways()[0].needs_output) {
+    GTEST_SKIP() << "this kind of layer needs its output";
+  }
+  bench.backward();
+  const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
   const LayerSize size = bench.layer->size_for(shape, bench.type);
   const int64_t before = memory::cpu_usage().current_bytes;
-  Saved saved;
-  const Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
-  EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes);
-  EXPECT_EQ(output[0].sizes().vec(), size.output.sizes);
-  EXPECT_EQ(output[0].scalar_type(), size.output.type);
+  Saved saved{.without_output = true};
+  EXPECT_TRUE(bench.layer->forward(bench.weights, bench.input, bench.pass, &saved).empty());
+  EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes - size.output.bytes());
 }
 
 TEST_P(LayerContract, KeepsNothingWithoutSaved) {

@@ -14,7 +14,7 @@
 #include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
-#include "penstock/checkpoint/quote.h"
+#include "penstock/base/quote.h"
 #include "penstock/checkpoint/strict_json.h"
 
 namespace penstock::checkpoint {

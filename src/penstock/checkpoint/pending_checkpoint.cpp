@@ -9,8 +9,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/quote.h"
 #include "penstock/checkpoint/folder_ops.h"
-#include "penstock/checkpoint/quote.h"
 #include "penstock/checkpoint/run_folder.h"
 
 namespace penstock::checkpoint {

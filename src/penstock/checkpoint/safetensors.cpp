@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/checkpoint/quote.h"
+#include "penstock/base/quote.h"
 #include "penstock/checkpoint/strict_json.h"
 
 namespace penstock::checkpoint {

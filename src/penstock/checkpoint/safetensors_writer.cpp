@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/checkpoint/quote.h"
+#include "penstock/base/quote.h"
 
 namespace penstock::checkpoint {
 

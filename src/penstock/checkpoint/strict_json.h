@@ -1,4 +1,5 @@
-// JSON from files that are not to be trusted. For sources only: what is public here speaks no JSON.
+// penstock/base/strict_json.h with this folder's error. For sources only: what is public here speaks
+// no JSON.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +9,7 @@
 
 namespace penstock::checkpoint {
 
-// Throws CheckpointError when `text` is no JSON, repeats a key within an object, or nests deeper
-// than `max_depth` (a lone object is depth 1). The error reads on from the name of what was parsed:
-// "is not valid JSON ...".
+// Throws CheckpointError; it reads on from the name of what was parsed: "is not valid JSON ...".
 nlohmann::json parse_strict_json(std::string_view text, int max_depth);
 
 // The same for a file; the error begins with its path.

@@ -124,6 +124,18 @@ Option choice(const char* key,
 }
 
 template <typename Section>
+Option bytes(const char* key,
+             Section Recipe::*section,
+             std::string Section::*field,
+             const char* help) {
+  const auto is_allowed = [](const std::string& value) {
+    return value.empty() || parse_bytes(value).value_or(0) > 0;
+  };
+  return make_option<Section, std::string>(
+      key, "text", section, field, "bytes, as in \"600MiB\" or \"8GB\"", is_allowed, help);
+}
+
+template <typename Section>
 Option flag(const char* key, Section Recipe::*section, bool Section::*field, const char* help) {
   return make_option<Section, bool>(
       key, "true or false", section, field, "", [](const bool&) { return true; }, help);
@@ -261,6 +273,23 @@ std::vector<Option> make_table() {
               &PlanOptions::micro_batches,
               {1, 10'000'000},
               "parts in which a batch is computed; divides train.batch"),
+      bytes("plan.memory",
+            plan,
+            &PlanOptions::memory,
+            "the most that tensors may hold at any moment: weights, gradients, optimizer state, "
+            "activations; empty: no limit"),
+      choice("plan.recompute",
+             plan,
+             &PlanOptions::recompute,
+             {"auto", "none", "all", "sqrt", "rotor"},
+             "what is computed again instead of kept: nothing, every layer, segments of about the "
+             "root of their number, or what is fastest within plan.memory (rotor); \"auto\": rotor "
+             "where there is a limit, none elsewhere"),
+      text("plan.costs",
+           plan,
+           &PlanOptions::costs,
+           "plan with this cost table, as penstock profile writes it; empty: measure when a plan "
+           "needs it"),
 
       choice("run.device", run, &RunOptions::device, {"cpu"}, "where to compute"),
       integer("run.threads",

@@ -11,6 +11,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/units.h"
 #include "penstock/config/options.h"
 #include "penstock/config/plain_toml.h"
 
@@ -95,6 +96,10 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
     }
   }
   return recipe;
+}
+
+int64_t PlanOptions::memory_bytes() const {
+  return memory.empty() ? 0 : parse_bytes(memory).value_or(0);
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings) {

@@ -49,6 +49,11 @@ struct TrainOptions {
 // What may change without changing the numbers.
 struct PlanOptions {
   int64_t micro_batches = 1;
+  std::string memory;  // "600MiB"; empty: no limit
+  std::string recompute = "auto";
+  std::string costs;  // a cost table; empty: measure
+
+  int64_t memory_bytes() const;  // 0: no limit
 };
 
 struct RunOptions {

@@ -13,9 +13,21 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Device.h>
 
+#include "penstock/base/units.h"
+
 namespace penstock::memory {
 
+// Guarded by the allocator's mutex.
+class Account {
+ public:
+  int64_t current = 0;
+  int64_t peak = 0;
+  int64_t limit = 0;  // 0: none
+};
+
 namespace {
+
+thread_local Account* thread_account = nullptr;
 
 // The size stands in front of the block, not in a context: oneDNN's paths need the context to be
 // the data pointer.
@@ -28,6 +40,7 @@ constexpr size_t kCacheSlack = size_t{64} << 20;
 struct Header {
   size_t requested;
   size_t block;  // bytes of the whole block, header included
+  Account* account;
 };
 
 size_t block_size(size_t requested) {
@@ -54,8 +67,9 @@ class CpuAllocator final : public c10::Allocator {
       return {nullptr, nullptr, &free_data, c10::Device(c10::DeviceType::CPU)};
     }
     const size_t bytes = block_size(requested);
-    char* block = static_cast<char*>(take(requested, bytes));
-    *reinterpret_cast<Header*>(block) = {requested, bytes};
+    Account& account = current_account();
+    char* block = static_cast<char*>(take(account, requested, bytes));
+    *reinterpret_cast<Header*>(block) = {requested, bytes, &account};
     void* data = block + kHeader;
     return {data, data, &free_data, c10::Device(c10::DeviceType::CPU)};
   }
@@ -66,15 +80,30 @@ class CpuAllocator final : public c10::Allocator {
     std::memcpy(target, source, bytes);
   }
 
-  CpuUsage usage() {
+  CpuUsage usage(const Account& account) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return {
-        static_cast<int64_t>(current_), static_cast<int64_t>(peak_), static_cast<int64_t>(cached_)};
+    return {account.current, account.peak};
   }
 
-  void reset_peak() {
+  // Peak from now on; the answer is what the account holds.
+  int64_t restart_peak(Account& account) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    peak_ = current_;
+    return account.peak = account.current;
+  }
+
+  void raise_peak(Account& account, int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    account.peak = std::max(account.peak, bytes);
+  }
+
+  void set_limit(Account& account, int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    account.limit = bytes;
+  }
+
+  int64_t cached() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return static_cast<int64_t>(cached_);
   }
 
   void release_cache() {
@@ -87,6 +116,7 @@ class CpuAllocator final : public c10::Allocator {
     const Header header = *static_cast<const Header*>(block);
     const std::lock_guard<std::mutex> lock(mutex_);
     current_ -= header.requested;
+    header.account->current -= static_cast<int64_t>(header.requested);
     if (header.block < kLeastCached) {
       std::free(block);
       return;
@@ -108,8 +138,12 @@ class CpuAllocator final : public c10::Allocator {
     }
   }
 
-  void* take(size_t requested, size_t bytes) {
+  void* take(Account& account, size_t requested, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t held_after = account.current + static_cast<int64_t>(requested);
+    if (account.limit > 0 && held_after > account.limit) {
+      throw LimitError(static_cast<int64_t>(requested), account.current, account.limit);
+    }
     void* block = reuse(bytes);
     if (block == nullptr) {
       // What is held and what is cached together stay near the highest that was ever held.
@@ -124,8 +158,9 @@ class CpuAllocator final : public c10::Allocator {
       }
     }
     current_ += requested;
-    peak_ = std::max(peak_, current_);
     highest_ = std::max(highest_, current_);
+    account.current = held_after;
+    account.peak = std::max(account.peak, held_after);
     return block;
   }
 
@@ -159,8 +194,7 @@ class CpuAllocator final : public c10::Allocator {
 
   std::mutex mutex_;  // guards all below; held for a look-up, never across a call to LibTorch
   std::map<size_t, std::vector<void*>> free_;
-  size_t current_ = 0;
-  size_t peak_ = 0;
+  size_t current_ = 0;  // of all accounts
   size_t highest_ = 0;
   size_t cached_ = 0;
 };
@@ -179,12 +213,68 @@ void install_cpu_allocator() {
   static_cast<void>(installed);
 }
 
-CpuUsage cpu_usage() {
-  return CpuAllocator::instance().usage();
+Account& process_account() {
+  static Account* account = new Account;
+  return *account;
+}
+
+Account& make_account() {
+  return *new Account;
+}
+
+Account& current_account() {
+  return thread_account == nullptr ? process_account() : *thread_account;
+}
+
+AccountScope::AccountScope(Account& account) : before_(current_account()) {
+  thread_account = &account;
+}
+
+AccountScope::~AccountScope() {
+  thread_account = &before_;
+}
+
+CpuUsage usage(const Account& account) {
+  return CpuAllocator::instance().usage(account);
+}
+
+PeakMark::PeakMark(Account& account)
+    : account_(account),
+      start_bytes_(0),
+      outer_peak_(CpuAllocator::instance().usage(account).peak_bytes) {
+  start_bytes_ = CpuAllocator::instance().restart_peak(account);
+}
+
+PeakMark::~PeakMark() {
+  CpuAllocator::instance().raise_peak(account_, outer_peak_);
+}
+
+int64_t PeakMark::peak_bytes() const {
+  return usage(account_).peak_bytes;
+}
+
+LimitError::LimitError(int64_t asked, int64_t held, int64_t limit)
+    : Error(ExitCode::Negative,
+            cat("an allocation of ",
+                format_count(asked),
+                " bytes with ",
+                format_count(held),
+                " held would go over the limit of ",
+                format_count(limit))),
+      asked_(asked),
+      held_(held),
+      limit_(limit) {}
+
+void set_limit(Account& account, int64_t bytes) {
+  CpuAllocator::instance().set_limit(account, bytes);
 }
 
 void reset_cpu_peak() {
-  CpuAllocator::instance().reset_peak();
+  CpuAllocator::instance().restart_peak(current_account());
+}
+
+int64_t cached_cpu_bytes() {
+  return CpuAllocator::instance().cached();
 }
 
 void release_cpu_cache() {

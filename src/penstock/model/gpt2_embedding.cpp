@@ -62,9 +62,15 @@ void require_ids(const at::Tensor& tokens, int64_t vocabulary) {
 class Gpt2Embedding final : public Gpt2Layer {
  public:
   explicit Gpt2Embedding(const Gpt2Shape& shape)
-      : Gpt2Layer("embedding", shape, embedding_specs(shape)) {}
+      : Gpt2Layer("embedding", "embedding", shape, embedding_specs(shape), {{"all"}}) {}
 
-  Tensors forward(Weights weights, const Tensors& input, const Pass& pass, Saved*) const override {
+  Tensors forward(Weights weights,
+                  const Tensors& input,
+                  const Pass& pass,
+                  Saved* saved) const override {
+    if (saved != nullptr && saved->without_output) {
+      return {};  // backward needs the tokens alone
+    }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& tokens = input[0];  // [B, T]
     require_ids(tokens, shape().vocabulary);
@@ -99,7 +105,9 @@ class Gpt2Embedding final : public Gpt2Layer {
     return {at::Tensor()};
   }
 
-  LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const override {
+  LayerSize size_for(const TensorShape& input,
+                     at::ScalarType compute_type,
+                     int32_t) const override {
     const TensorShape output{{input.sizes[0], input.sizes[1], shape().width}, compute_type};
     return {output, output.bytes()};
   }

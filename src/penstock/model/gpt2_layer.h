@@ -15,19 +15,34 @@ namespace penstock::model {
 
 class Gpt2Layer : public Layer {
  public:
-  Gpt2Layer(std::string name, const Gpt2Shape& shape, std::vector<ParameterSpec> specs)
-      : name_(std::move(name)), shape_(shape), specs_(std::move(specs)) {}
+  Gpt2Layer(std::string name,
+            const char* part,
+            const Gpt2Shape& shape,
+            std::vector<ParameterSpec> specs,
+            std::vector<Way> ways)
+      : name_(std::move(name)),
+        part_(part),
+        shape_(shape),
+        specs_(std::move(specs)),
+        ways_(std::move(ways)) {}
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+  const std::vector<Way>& ways() const override { return ways_; }
+  std::string kind() const override {
+    return cat(
+        "gpt2 ", part_, " ", shape_.width, " heads ", shape_.heads, " dropout ", shape_.dropout);
+  }
 
  protected:
   const Gpt2Shape& shape() const { return shape_; }
 
  private:
   std::string name_;
+  const char* part_;
   Gpt2Shape shape_;
   std::vector<ParameterSpec> specs_;
+  std::vector<Way> ways_;
 };
 
 inline constexpr double kGpt2Deviation = 0.02;

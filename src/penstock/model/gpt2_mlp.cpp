@@ -9,6 +9,7 @@ namespace {
 
 enum { kNormScale, kNormShift, kInWeight, kInBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kHidden, kActivated };  // Saved::tensors
+enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // ways; each keeps less
 
 constexpr const char* kGelu = "tanh";  // GPT-2's approximation
 
@@ -28,7 +29,11 @@ std::vector<ParameterSpec> mlp_specs(const Gpt2Shape& shape, int64_t block) {
 class Gpt2Mlp final : public Gpt2Layer {
  public:
   Gpt2Mlp(const Gpt2Shape& shape, int64_t block)
-      : Gpt2Layer(cat("block ", block, " mlp"), shape, mlp_specs(shape, block)) {}
+      : Gpt2Layer(cat("block ", block, " mlp"),
+                  "mlp",
+                  shape,
+                  mlp_specs(shape, block),
+                  {{"all"}, {"without-gelu"}, {"without-gelu-norm"}}) {}
 
   Tensors forward(Weights weights,
                   const Tensors& input,
@@ -36,22 +41,33 @@ class Gpt2Mlp final : public Gpt2Layer {
                   Saved* saved) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
-    const at::Tensor flat = x.view({-1, shape().width});
-    Normed normed = layer_norm(flat, weights[kNormScale], weights[kNormShift]);
-    at::Tensor hidden = linear(normed.out, weights[kInWeight], weights[kInBias]);
-    at::Tensor activated;
+    Normed normed = norm(x.view({-1, shape().width}), weights);
+    const at::Tensor hidden = linear(normed.out, weights[kInWeight], weights[kInBias]);
+    const int32_t way = saved == nullptr ? kWithoutNorm : saved->way;
+    if (way >= kWithoutNorm) {
+      normed.out.reset();
+    }
+    if (saved != nullptr) {
+      saved->tensors = {normed.out, normed.mean, normed.inverse_deviation, hidden, at::Tensor()};
+      if (saved->without_output && way != kKeepAll) {
+        return {};
+      }
+    }
+    // Where nothing is kept, the activation takes the place of its input.
+    at::Tensor activated = hidden;
     if (saved == nullptr) {
-      normed = {};
-      activated = at::gelu_(hidden, kGelu);
+      at::gelu_(activated, kGelu);
     } else {
       activated = at::gelu(hidden, kGelu);
     }
-    const at::Tensor out =
-        add_residual(x, activated, weights[kOutWeight], weights[kOutBias], residual_dropout(pass));
-    if (saved != nullptr) {
-      saved->tensors = {normed.out, normed.mean, normed.inverse_deviation, hidden, activated};
+    if (saved != nullptr && way == kKeepAll) {
+      saved->tensors[kActivated] = activated;
     }
-    return {out};
+    if (saved != nullptr && saved->without_output) {
+      return {};
+    }
+    return {
+        add_residual(x, activated, weights[kOutWeight], weights[kOutBias], residual_dropout(pass))};
   }
 
   Tensors backward(Weights weights,
@@ -66,13 +82,20 @@ class Gpt2Mlp final : public Gpt2Layer {
     Tensors& kept = saved.tensors;
 
     at::Tensor projected = dropout_backward(dy, residual_dropout(pass)).view({-1, shape().width});
+    if (!kept[kActivated].defined()) {
+      kept[kActivated] = at::gelu(kept[kHidden], kGelu);
+    }
     add_linear_gradients(gradients[kOutWeight], gradients[kOutBias], kept[kActivated], projected);
     kept[kActivated].reset();
     at::Tensor hidden_gradient = linear_input_gradient(projected, weights[kOutWeight]);
     projected.reset();
     at::gelu_backward_out(hidden_gradient, hidden_gradient, kept[kHidden], kGelu);
     kept[kHidden].reset();
+    if (!kept[kNormed].defined()) {
+      kept[kNormed] = norm(flat, weights).out;
+    }
     add_linear_gradients(gradients[kInWeight], gradients[kInBias], kept[kNormed], hidden_gradient);
+    kept[kNormed].reset();
     const at::Tensor normed_gradient = linear_input_gradient(hidden_gradient, weights[kInWeight]);
     hidden_gradient.reset();
     at::Tensor dx = layer_norm_backward(
@@ -85,14 +108,20 @@ class Gpt2Mlp final : public Gpt2Layer {
     return {dx};
   }
 
-  LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const override {
+  LayerSize size_for(const TensorShape& input,
+                     at::ScalarType compute_type,
+                     int32_t way) const override {
     const int64_t rows = input.sizes[0] * input.sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
-    // output, norm, hidden (4), activated (4); two floats of norm statistics per row
-    return {{input.sizes, compute_type}, 10 * rows * shape().width * element + 2 * rows * 4};
+    // output, hidden (4), norm, activated (4); two floats of norm statistics per row
+    const int64_t widths = way == kKeepAll ? 10 : way == kWithoutGelu ? 6 : 5;
+    return {{input.sizes, compute_type}, widths * rows * shape().width * element + 2 * rows * 4};
   }
 
  private:
+  static Normed norm(const at::Tensor& flat, Weights weights) {
+    return layer_norm(flat, weights[kNormScale], weights[kNormShift]);
+  }
   Dropout residual_dropout(const Pass& pass) const { return {shape().dropout, pass, /*site=*/0}; }
 };
 

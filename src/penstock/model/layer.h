@@ -44,8 +44,19 @@ struct Pass {
   bool is_training = true;  // false: no dropout
 };
 
+// One way in which a layer can keep what its backward needs: all of it, or less, with the rest
+// worked out again in backward.
+struct Way {
+  std::string name;           // letters, digits and dashes
+  bool needs_output = false;  // what it keeps shares storage with the output
+};
+
 // What a forward leaves for its backward, apart from its input and its weights.
 struct Saved {
+  int32_t way = 0;  // set by the caller: index into Layer::ways()
+  // Set by the caller: nobody will read the output, so the layer need not compute it. Only for ways
+  // that need no output; forward then returns nothing.
+  bool without_output = false;
   Tensors tensors;
   // For layers whose backward is LibTorch's autograd: the input and output that carry the graph.
   std::shared_ptr<void> graph;
@@ -58,8 +69,8 @@ struct TensorShape {
   int64_t bytes() const;
 };
 
-// For one shape of input: what comes out, and what must live between forward and backward when all
-// is kept. That includes the output, and leaves out the input and the parameters.
+// For one shape of input: what comes out, and what must live between forward and backward in one way
+// of keeping. That includes the output, and leaves out the input and the parameters.
 struct LayerSize {
   TensorShape output;
   int64_t kept_bytes = 0;
@@ -72,8 +83,14 @@ class Layer {
   virtual const std::string& name() const = 0;
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
 
-  // Runs the layer. With `saved` it keeps what backward needs; without, it keeps nothing. Both give
-  // the same bits.
+  // Layers of one kind cost the same for the same input. Empty: alone of its kind.
+  virtual std::string kind() const { return ""; }
+
+  // At least one; the first keeps most and goes backward fastest.
+  virtual const std::vector<Way>& ways() const = 0;
+
+  // Runs the layer. With `saved` it keeps what backward needs, in the way that `saved` names;
+  // without, it keeps nothing. All give the same bits, and so do their backwards.
   virtual Tensors forward(Weights weights,
                           const Tensors& input,
                           const Pass& pass,
@@ -89,7 +106,9 @@ class Layer {
                            const Pass& pass) const = 0;
 
   // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
-  virtual LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const = 0;
+  virtual LayerSize size_for(const TensorShape& input,
+                             at::ScalarType compute_type,
+                             int32_t way = 0) const = 0;
 };
 
 // The end of a chain: turns the last layer's output into the loss. Forward and backward are one

@@ -58,6 +58,7 @@ class ModuleLayer final : public Layer {
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+  const std::vector<Way>& ways() const override { return ways_; }
 
   Tensors forward(Weights weights,
                   const Tensors& input,
@@ -114,7 +115,9 @@ class ModuleLayer final : public Layer {
   }
 
   // A module does not say what it keeps, so it is run once and the allocator asked.
-  LayerSize size_for(const TensorShape& input, at::ScalarType compute_type) const override {
+  LayerSize size_for(const TensorShape& input,
+                     at::ScalarType compute_type,
+                     int32_t) const override {
     Tensors weights;
     for (const ParameterSpec& spec : specs_) {
       weights.push_back(spec.given.to(compute_type));
@@ -146,6 +149,7 @@ class ModuleLayer final : public Layer {
   ModuleForward forward_;
   std::vector<at::Tensor> module_parameters_;
   std::vector<ParameterSpec> specs_;
+  std::vector<Way> ways_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output
 };
 
 class FunctionLoss final : public Loss {

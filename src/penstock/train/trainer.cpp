@@ -19,11 +19,15 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/report/plan_text.h"
+#include "penstock/run/executor.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/train/earlier_run.h"
+#include "penstock/train/planning.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
+#include "penstock/train/step_records.h"
 
 namespace penstock::train {
 
@@ -77,17 +81,22 @@ struct Trainer::Parts {
   model::Chain chain;
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
+  Planned planned;
+  std::unique_ptr<run::Executor> executor;
+  StepRecords records;
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Reporter> reporter;
 };
 
-Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume) : recipe_(recipe) {
+Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool predicts)
+    : recipe_(recipe) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
   parts_ = std::make_unique<Parts>(recipe);
   Parts& parts = *parts_;
+  make_plan(predicts);
   if (from.empty()) {
     load_start_weights(recipe.model, parts.parameters);
   } else {
@@ -114,7 +123,36 @@ Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume) : recipe_
   summary_.parameters = parts.parameters.count();
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  memory::set_limit(memory::current_account(), 0);
+}
+
+const Planned& Trainer::plan() const {
+  return parts_->planned;
+}
+
+const program::Timeline* Trainer::measured_step() const {
+  return parts_->records.median();
+}
+
+// Before any weights are loaded: measuring needs an optimizer that has done nothing yet.
+void Trainer::make_plan(bool predicts) {
+  Parts& parts = *parts_;
+  const int64_t limit = recipe_.plan.memory_bytes();
+  const bool needs_costs = limit > 0 || predicts;
+  parts.planned = needs_costs
+                      ? train::make_plan(recipe_, parts.chain, parts.parameters, *parts.optimizer)
+                      : plan_from_sizes(recipe_, parts.chain, parts.parameters, *parts.optimizer);
+  const plan::PlanResult& result = parts.planned.result;
+  if (!result.is_feasible) {
+    throw Error(ExitCode::Negative, report::does_not_fit(result));
+  }
+  if (needs_costs) {
+    log_info("plan: ", report::plan_line(parts.planned.costs, result));
+  }
+  parts.executor = std::make_unique<run::Executor>(result.program, parts.chain, parts.parameters);
+  memory::set_limit(memory::current_account(), limit);
+}
 
 Summary Trainer::run() {
   Parts& parts = *parts_;
@@ -152,6 +190,7 @@ Summary Trainer::run() {
   }
   summary_.seconds = now_seconds() - began;
   summary_.tokens_per_second = parts.reporter->tokens_per_second();
+  summary_.step_seconds = parts.records.median_seconds();
   summary_.peak_bytes = memory::cpu_usage().peak_bytes;
   if (recipe_.run.sample_tokens > 0 && !summary_.was_interrupted) {
     summary_.sample = write_sample();
@@ -159,24 +198,35 @@ Summary Trainer::run() {
   return summary_;
 }
 
-// One optimizer step: batch, gradients, norm, clip, update.
+// One training step: a batch through the program, whose last instruction is the update.
 void Trainer::train_step() {
   Parts& parts = *parts_;
   const double began = now_seconds();
   const int64_t step = parts.state.step;
   const data::Batch batch = parts.loader->next();
-  const double loss = compute_gradients(recipe_, parts.chain, parts.parameters, batch, step);
-  const double norm = optim::gradient_norm(parts.parameters);
-  if (!std::isfinite(loss) || !std::isfinite(norm)) {
-    fail_diverged(std::isfinite(loss) ? "gradient" : "loss", step + 1, recipe_.train);
-  }
-
+  const BatchTensors tensors = as_tensors(batch);
+  const run::StepInput input{.inputs = tensors.inputs,
+                             .targets = tensors.targets,
+                             .first_sample = batch.first_sample,
+                             .micro_batches = recipe_.plan.micro_batches,
+                             .seed = parts.seed,
+                             .step = step};
+  double norm = 0;
   const optim::Rate rate = optim::rate_at(recipe_.train, step);
-  parts.optimizer->step(parts.parameters, rate, optim::clip_scale(norm, recipe_.train.clip));
-  parts.parameters.refresh_compute();
+  // Norm, clip, update.
+  const auto update = [&](double loss) {
+    norm = optim::gradient_norm(parts.parameters);
+    if (!std::isfinite(loss) || !std::isfinite(norm)) {
+      fail_diverged(std::isfinite(loss) ? "gradient" : "loss", step + 1, recipe_.train);
+    }
+    parts.optimizer->step(parts.parameters, rate, optim::clip_scale(norm, recipe_.train.clip));
+    parts.parameters.refresh_compute();
+  };
+  const double loss = parts.executor->run(input, update);
 
   parts.state.step = step + 1;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
+  parts.records.add(parts.executor->measured());
   summary_.losses.push_back(loss);
   parts.reporter->show_step(step + 1, {loss, rate.lr, norm, now_seconds() - began});
 }

@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "penstock/config/recipe.h"
+#include "penstock/program/simulate.h"
 
 namespace penstock::train {
+
+struct Planned;
 
 struct Summary {
   int64_t first_step = 0;      // where this run began
@@ -17,6 +20,7 @@ struct Summary {
   std::optional<double> validation_loss;
   double tokens_per_second = 0;  // of training steps; the first, which warms up, left out
   double seconds = 0;            // from the first step to the last, with all that lies between
+  double step_seconds = 0;       // the median step, the first left out
   int64_t peak_bytes = 0;        // most that tensors held at any moment
   int64_t parameters = 0;
   std::filesystem::path checkpoint;  // the last one written; empty: none
@@ -29,15 +33,23 @@ class Trainer {
  public:
   // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder that
   // holds an earlier run moves that run aside, into a folder within.
-  Trainer(const config::Recipe& recipe, const std::filesystem::path& resume);
+  // With `predicts` the costs are measured even where no limit makes that necessary. Throws Error
+  // (exit code 1) when the step does not fit in the recipe's limit.
+  Trainer(const config::Recipe& recipe, const std::filesystem::path& resume, bool predicts = false);
   ~Trainer();
 
   // Trains until recipe.train.steps, or until Ctrl-C; saves. Throws Error.
   Summary run();
 
+  const Planned& plan() const;
+
+  // A step of median length among the last ones, as it was measured. Nothing before a step has run.
+  const program::Timeline* measured_step() const;
+
  private:
   struct Parts;
 
+  void make_plan(bool predicts);
   void train_step();
   void validate();
   void save();

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::checkpoint {
+namespace penstock {
 
 // In double quotes, on one line whatever the text holds, and cut after a hundred bytes or so.
 std::string in_quotes(std::string_view text);
 
-}  // namespace penstock::checkpoint
+}  // namespace penstock

@@ -1,6 +1,6 @@
-#include "penstock/checkpoint/quote.h"
+#include "penstock/base/quote.h"
 
-namespace penstock::checkpoint {
+namespace penstock {
 
 namespace {
 
@@ -27,4 +27,4 @@ std::string in_quotes(std::string_view text) {
   return out;
 }
 
-}  // namespace penstock::checkpoint
+}  // namespace penstock

@@ -1,0 +1,58 @@
+#include "pictures.h"
+
+#include <filesystem>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+#include "penstock/base/log.h"
+#include "penstock/report/timeline_html.h"
+#include "penstock/report/timeline_svg.h"
+#include "penstock/report/trace.h"
+
+namespace penstock::app {
+
+void add_picture_arguments(CLI::App& command, PictureArguments& arguments) {
+  command
+      .add_option("--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
+      ->type_name("FILE");
+  command
+      .add_option("--html",
+                  arguments.html,
+                  "write them as a page for a browser: hover for numbers, zoom, table by layer")
+      ->type_name("FILE");
+  command
+      .add_option("--trace", arguments.trace, "write them as a trace that Perfetto opens")
+      ->type_name("FILE");
+}
+
+void require_writable(const PictureArguments& arguments) {
+  for (const std::string& file : {arguments.svg, arguments.html, arguments.trace}) {
+    if (file.empty()) {
+      continue;
+    }
+    const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+    if (!std::filesystem::is_directory(folder)) {
+      throw ConfigError(cat("cannot write ", file, ": there is no folder ", folder.string()));
+    }
+  }
+}
+
+void write_pictures(const report::StepPicture& picture, const PictureArguments& arguments) {
+  const auto write = [](const std::string& file, const std::string& text) {
+    write_text_file(file, text);
+    log_info("wrote ", file);
+  };
+  if (!arguments.svg.empty()) {
+    write(arguments.svg, report::timeline_svg(picture));
+  }
+  if (!arguments.html.empty()) {
+    write(arguments.html, report::timeline_html(picture));
+  }
+  if (!arguments.trace.empty()) {
+    write(arguments.trace, report::trace_json(picture));
+  }
+}
+
+}  // namespace penstock::app

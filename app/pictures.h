@@ -1,0 +1,26 @@
+// --svg, --html and --trace: the pictures of a step that simulate and train can write.
+#pragma once
+
+#include <string>
+
+#include "penstock/report/step_picture.h"
+
+namespace CLI {
+class App;
+}
+
+namespace penstock::app {
+
+struct PictureArguments {
+  std::string svg, html, trace;
+
+  bool any() const { return !svg.empty() || !html.empty() || !trace.empty(); }
+};
+void add_picture_arguments(CLI::App& command, PictureArguments& arguments);
+
+// Throws ConfigError now rather than FileError after the work.
+void require_writable(const PictureArguments& arguments);
+
+void write_pictures(const report::StepPicture& picture, const PictureArguments& arguments);
+
+}  // namespace penstock::app

@@ -1,0 +1,154 @@
+#include <cstdio>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/report/plan_text.h"
+#include "penstock/report/table.h"
+
+#include "commands.h"
+#include "plan_arguments.h"
+
+namespace penstock::app {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json operations_json(const plan::CostTable& costs, const plan::Operations& operations) {
+  ordered_json list = ordered_json::array();
+  for (const plan::Operation& operation : operations) {
+    ordered_json item{{"op", plan::operation_name(operation.kind)}, {"layer", operation.layer}};
+    const bool keeps = operation.kind == plan::OperationKind::ForwardAll;
+    if (keeps && costs.layers[static_cast<size_t>(operation.layer)].ways.size() > 1) {
+      item["way"] = costs.layers[static_cast<size_t>(operation.layer)]
+                        .ways[static_cast<size_t>(operation.way)]
+                        .name;
+    }
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+ordered_json remedies_json(const std::vector<plan::Remedy>& remedies) {
+  ordered_json list = ordered_json::array();
+  for (const plan::Remedy& remedy : remedies) {
+    list.push_back({{"change", remedy.change},
+                    {"feasible", remedy.fits},
+                    {"least_memory_bytes", remedy.least_bytes},
+                    {"step_s", remedy.step_s}});
+  }
+  return list;
+}
+
+// time_s is that of one micro-batch's operations; step_s is the whole step.
+void print_json(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
+  const plan::PlanResult& result = planned.result;
+  ordered_json json{{"feasible", result.is_feasible},
+                    {"recompute", plan::recompute_name(result.plan.recompute)},
+                    {"limit_bytes", result.plan.limit_bytes},
+                    {"time_s", nullptr},
+                    {"step_s", nullptr},
+                    {"peak_bytes", nullptr},
+                    {"least_memory_bytes", result.least_bytes},
+                    {"binding", result.binding},
+                    {"unlimited_step_s", result.unlimited_s},
+                    {"unlimited_peak_bytes", result.unlimited_bytes},
+                    {"slots", result.slots},
+                    {"operations", ordered_json::array()}};
+  if (result.is_feasible) {
+    json["time_s"] = plan::seconds_of(planned.costs, result.plan.operations);
+    json["step_s"] = result.step_s;
+    json["peak_bytes"] = result.peak_bytes;
+    json["operations"] = operations_json(planned.costs, result.plan.operations);
+  } else {
+    json["changes"] = remedies_json(remedies);
+  }
+  std::printf("%s\n", json.dump().c_str());
+}
+
+void print_certificate(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
+  const plan::PlanResult& result = planned.result;
+  const int64_t limit = result.plan.limit_bytes;
+  std::printf("It does not fit: %s bytes are allowed, %s are missing.\n\n",
+              format_count(limit).c_str(),
+              format_count(result.least_bytes - limit).c_str());
+  report::Table facts({{""}, {""}});
+  facts.add_row({"least limit that fits",
+                 cat(format_count(result.least_bytes), " bytes (", format_bytes(result.least_bytes), ")")});
+  facts.add_row({"what binds there", result.binding});
+  facts.add_row({"weights and state", format_bytes(planned.costs.resident_bytes())});
+  facts.add_row({"step at that limit",
+                 cat(format_seconds(result.step_s),
+                     ", ",
+                     report::percent(result.step_s, result.unlimited_s),
+                     " over keeping everything (",
+                     format_bytes(result.unlimited_bytes),
+                     ")")});
+  std::printf("%s", facts.text().c_str());
+  if (remedies.empty()) {
+    return;
+  }
+  std::printf("\nWhat a change would do:\n\n");
+  report::Table changes({{"change"},
+                         {"least limit", report::Align::Right},
+                         {"fits"},
+                         {"step", report::Align::Right}});
+  changes.add_row({cat("plan.memory = \"", result.least_bytes, "\""),
+                   format_bytes(result.least_bytes),
+                   "yes",
+                   format_seconds(result.step_s)});
+  for (const plan::Remedy& remedy : remedies) {
+    changes.add_row({remedy.change,
+                     format_bytes(remedy.least_bytes),
+                     remedy.fits ? "yes" : "no",
+                     format_seconds(remedy.step_s)});
+  }
+  std::printf("%s", changes.text().c_str());
+}
+
+int plan_step(const PlanArguments& arguments) {
+  const train::Planned planned = make_plan(arguments);
+  const bool has_recipe = !arguments.recipe.recipe.empty();
+  std::vector<plan::Remedy> remedies;
+  if (!planned.result.is_feasible) {
+    remedies = has_recipe ? train::find_remedies(load_planned_recipe(arguments))
+                          : plan::find_remedies(planned.costs, planned.result.plan);
+  } else {
+    write_program_file(arguments, planned.result.program);
+  }
+  if (arguments.recipe.as_json) {
+    print_json(planned, remedies);
+  } else if (!planned.result.is_feasible) {
+    print_certificate(planned, remedies);
+  } else {
+    std::printf("%s\n%s\n%s",
+                planned.costs.description.c_str(),
+                report::plan_table(planned.costs, planned.result).c_str(),
+                report::plan_totals(planned.costs, planned.result).c_str());
+  }
+  return planned.result.is_feasible ? 0 : 1;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "plan", "show what would run, in seconds and bytes, or why it does not fit and what would");
+  const auto arguments = std::make_shared<PlanArguments>();
+  add_recipe_arguments(*command, arguments->recipe, /*is_required=*/false);
+  command
+      ->add_option("--costs",
+                   arguments->costs,
+                   "plan with this cost table (docs/planning.md); without a recipe, the table alone")
+      ->type_name("FILE");
+  add_plan_arguments(*command, *arguments);
+  command->footer("Exit code 1 when the step does not fit.");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return plan_step(*arguments); }; });
+}
+
+}  // namespace penstock::app

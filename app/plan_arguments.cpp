@@ -1,0 +1,111 @@
+#include "plan_arguments.h"
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/log.h"
+#include "penstock/base/units.h"
+#include "penstock/program/program_file.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::app {
+
+void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
+  command
+      .add_option("--memory",
+                  arguments.memory,
+                  "the most that the device may hold, as in 600MiB (plan.memory)")
+      ->type_name("BYTES");
+  command
+      .add_option("--recompute",
+                  arguments.recompute,
+                  "none, all, sqrt or rotor (plan.recompute); by default rotor where there is a "
+                  "limit, none elsewhere")
+      ->type_name("HOW");
+  command
+      .add_option("--micro-batches",
+                  arguments.micro_batches,
+                  "parts in which the batch is computed (plan.micro_batches)")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
+      ->type_name("N");
+  command
+      .add_option("--slots",
+                  arguments.slots,
+                  "memory levels that rotor tells apart; by default exact where that is affordable, "
+                  "and thousands elsewhere")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
+      ->type_name("N");
+  command
+      .add_option("--program",
+                  arguments.program,
+                  "write the step as a program: as text, or as JSON when the name ends in .json "
+                  "(docs/program.md)")
+      ->type_name("FILE");
+}
+
+config::Recipe load_planned_recipe(const PlanArguments& arguments) {
+  std::vector<std::string> settings = arguments.recipe.settings;
+  if (!arguments.memory.empty()) {
+    settings.push_back("plan.memory=" + arguments.memory);
+  }
+  if (!arguments.recompute.empty()) {
+    settings.push_back("plan.recompute=" + arguments.recompute);
+  }
+  if (arguments.micro_batches > 0) {
+    settings.push_back(cat("plan.micro_batches=", arguments.micro_batches));
+  }
+  if (!arguments.costs.empty()) {
+    settings.push_back("plan.costs=" + arguments.costs);
+  }
+  return config::load_recipe(arguments.recipe.recipe, settings);
+}
+
+namespace {
+
+// Without a model: everything comes from the table.
+train::Planned plan_bare_costs(const PlanArguments& arguments) {
+  if (!arguments.recipe.settings.empty()) {
+    throw ConfigError("--set changes a recipe; with --costs alone there is none");
+  }
+  int64_t limit = 0;
+  if (!arguments.memory.empty()) {
+    limit = parse_bytes(arguments.memory).value_or(0);
+    if (limit <= 0) {
+      throw ConfigError(cat("--memory ",
+                            arguments.memory,
+                            " is not a number of bytes above 0, as in 600MiB"));
+    }
+  }
+  const std::string how = arguments.recompute.empty() ? "auto" : arguments.recompute;
+  train::Planned planned{plan::read_costs(arguments.costs), {}};
+  planned.result = plan::make_plan(
+      planned.costs,
+      {.recompute = plan::parse_recompute(how, limit > 0),
+       .limit_bytes = limit,
+       .micro_batches = static_cast<int32_t>(std::max<int64_t>(1, arguments.micro_batches)),
+       .rotor = {.slots = arguments.slots}});
+  return planned;
+}
+
+}  // namespace
+
+train::Planned make_plan(const PlanArguments& arguments) {
+  if (arguments.recipe.recipe.empty()) {
+    if (arguments.costs.empty()) {
+      throw ConfigError("name a recipe, or a cost table with --costs");
+    }
+    return plan_bare_costs(arguments);
+  }
+  const config::Recipe recipe = load_planned_recipe(arguments);
+  train::prepare_process(recipe.run);
+  return train::plan_recipe(recipe, {.slots = arguments.slots});
+}
+
+void write_program_file(const PlanArguments& arguments, const program::Program& program) {
+  if (!arguments.program.empty()) {
+    program::write_program(arguments.program, program);
+    log_info("wrote ", arguments.program);
+  }
+}
+
+}  // namespace penstock::app

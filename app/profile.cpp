@@ -1,0 +1,117 @@
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+#include "penstock/base/log.h"
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/report/table.h"
+#include "penstock/train/planning.h"
+#include "penstock/train/setup.h"
+
+#include "commands.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct ProfileArguments {
+  RecipeArguments recipe;
+  std::string out;
+};
+
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", 1e3 * seconds);
+  return text;
+}
+
+void print_text(const plan::CostTable& costs) {
+  using report::Align;
+  report::Table table({{"layer"},
+                       {"way of keeping"},
+                       {"forward ms", Align::Right},
+                       {"backward ms", Align::Right},
+                       {"output", Align::Right},
+                       {"saved", Align::Right},
+                       {"forward extra", Align::Right},
+                       {"backward extra", Align::Right}});
+  // Layers of one kind were measured once, so they are shown once.
+  std::set<std::string> shown;
+  for (const plan::LayerCost& layer : costs.layers) {
+    if (!layer.kind.empty() && !shown.insert(layer.kind).second) {
+      continue;
+    }
+    table.add_row({layer.name,
+                   "nothing",
+                   milliseconds(layer.forward_s),
+                   "",
+                   format_bytes(layer.output_bytes),
+                   "",
+                   format_bytes(layer.forward_extra_bytes),
+                   ""});
+    for (const plan::KeepCost& way : layer.ways) {
+      table.add_row({"",
+                     way.name,
+                     milliseconds(way.forward_s),
+                     milliseconds(way.backward_s),
+                     "",
+                     format_bytes(way.saved_bytes),
+                     format_bytes(way.forward_extra_bytes),
+                     format_bytes(way.backward_extra_bytes)});
+    }
+  }
+  table.add_row({costs.loss.name,
+                 "",
+                 "",
+                 milliseconds(costs.loss.seconds),
+                 "",
+                 "",
+                 "",
+                 format_bytes(costs.loss.extra_bytes)});
+  std::printf("%s\n\n%s\nclear gradients %s ms, optimizer's step %s ms\n",
+              costs.description.c_str(),
+              table.text().c_str(),
+              milliseconds(costs.clear_s).c_str(),
+              milliseconds(costs.step_s).c_str());
+}
+
+int profile_model(const ProfileArguments& arguments) {
+  const config::Recipe recipe =
+      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  train::prepare_process(recipe.run);
+  const plan::CostTable costs = train::measure_recipe(recipe);
+  const std::string json = plan::format_costs(costs);
+  if (!arguments.out.empty()) {
+    write_text_file(arguments.out, json);
+    log_info("wrote ", arguments.out);
+  }
+  if (arguments.recipe.as_json) {
+    std::printf("%s", json.c_str());
+  } else {
+    print_text(costs);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_profile_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "profile", "measure the model's layers on this device and write a cost table");
+  const auto arguments = std::make_shared<ProfileArguments>();
+  add_recipe_arguments(*command, arguments->recipe);
+  command
+      ->add_option("--out", arguments->out, "write the cost table to this file, as JSON")
+      ->type_name("FILE");
+  command->footer("plan.costs = \"FILE\" in a recipe, or --costs, plans with it.");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return profile_model(*arguments); }; });
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,107 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/program/program_file.h"
+#include "penstock/program/simulate.h"
+#include "penstock/program/verify.h"
+#include "penstock/report/layer_table.h"
+#include "penstock/report/plan_text.h"
+
+#include "commands.h"
+#include "pictures.h"
+#include "plan_arguments.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct SimulateArguments {
+  PlanArguments plan;
+  PictureArguments pictures;
+};
+
+// A recipe ends in .toml; everything else is taken for a program.
+bool is_program_file(const std::string& name) {
+  return !name.empty() && std::filesystem::path(name).extension() != ".toml";
+}
+
+program::Program read_checked_program(const std::string& file) {
+  program::Program program = program::read_program(file);
+  const program::Verdict verdict = program::verify(program);
+  if (!verdict.is_sound()) {
+    throw Error(ExitCode::Negative, cat(file, " is unsound: ", verdict.violation->text));
+  }
+  return program;
+}
+
+void print_json(const program::Program& program, const program::Timeline& timeline) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const program::RankTimeline& one = timeline.ranks[rank];
+    const double busy = one.busy_seconds.empty() ? 0 : one.busy_seconds.begin()->second;
+    ranks.push_back({{"peak_bytes", one.peak_bytes},
+                     {"limit_bytes", program.ranks[rank].limit_bytes},
+                     {"peak_instruction", one.peak_instruction},
+                     {"instructions", one.spans.size()},
+                     {"compute_occupancy", timeline.seconds > 0 ? busy / timeline.seconds : 1.0}});
+  }
+  const nlohmann::ordered_json json{{"step", timeline.seconds}, {"ranks", ranks}};
+  std::printf("%s\n", json.dump().c_str());
+}
+
+int simulate_step(const SimulateArguments& arguments) {
+  require_writable(arguments.pictures);
+  const std::string& source = arguments.plan.recipe.recipe;
+  program::Program program;
+  std::string title;
+  if (is_program_file(source)) {
+    program = read_checked_program(source);
+    title = source;
+  } else {
+    train::Planned planned = make_plan(arguments.plan);
+    if (!planned.result.is_feasible) {
+      throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
+    }
+    title = cat(planned.costs.description, "; ", report::plan_line(planned.costs, planned.result));
+    program = std::move(planned.result.program);
+  }
+  write_program_file(arguments.plan, program);
+  const program::Timeline timeline = program::simulate(program);
+  const report::StepPicture picture{title, program, timeline};
+  write_pictures(picture, arguments.pictures);
+  if (arguments.plan.recipe.as_json) {
+    print_json(program, timeline);
+  } else {
+    std::printf("%s", report::measured_beside_predicted(picture).c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "simulate", "timeline and memory of the step without running it, from a recipe or a program");
+  const auto arguments = std::make_shared<SimulateArguments>();
+  add_recipe_arguments(*command, arguments->plan.recipe, /*is_required=*/false);
+  command->get_option("RECIPE")->description(
+      "the recipe (.toml), or a program that plan or simulate has written");
+  command
+      ->add_option("--costs",
+                   arguments->plan.costs,
+                   "plan with this cost table; without a recipe, the table alone")
+      ->type_name("FILE");
+  add_plan_arguments(*command, arguments->plan);
+  add_picture_arguments(*command, arguments->pictures);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return simulate_step(*arguments); }; });
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,100 @@
+"""A GPT-2 trained under ten memory limits, from the least feasible to none: predicted beside measured bytes and seconds,
+and the same bits at every limit. Writes the table and the chart of docs/limits.md. See bench/README.md."""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+MIB = 1 << 20
+
+
+class Penstock:
+    def __init__(self, a):
+        shape = [a.layers, a.width, a.heads, a.context, a.vocabulary, a.batch, a.threads, a.dropout]
+        self.process = subprocess.Popen([a.program] + [str(value) for value in shape],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, *words):
+        print(*words, file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"limits: the program ended at '{' '.join(map(str, words))}'")
+        return json.loads(line)
+
+
+def limits_between(least, most, count):
+    """Denser near the least, where the plans differ most."""
+    shares = [(i / (count - 1)) ** 2 for i in range(count - 1)]
+    return [least + round(share * (most - least)) for share in shares] + ["none"]
+
+
+def measure(penstock, limit, a):
+    plan = penstock.ask("plan", limit)
+    penstock.ask("steps", 1)
+    seconds, peak = [], 0
+    for _ in range(a.rounds):
+        turn = penstock.ask("steps", a.steps)
+        seconds += turn["seconds"]
+        peak = max(peak, turn["peak"])
+    return {"limit": plan["activation_limit"] + plan["resident"] if limit != "none" else None,
+            "predicted_peak": plan["predicted_peak"], "peak": peak,
+            "predicted_s": plan["predicted_step_s"], "step_s": statistics.median(seconds),
+            "again": plan["recomputed_forwards"], **penstock.ask("digest")}
+
+
+def verdicts(rows):
+    """What the page claims, each with the number behind it."""
+    return {
+        "peak above the limit": max((row["peak"] - row["limit"] for row in rows if row["limit"]), default=0),
+        "peak off by at most": max(abs(row["predicted_peak"] / row["peak"] - 1) for row in rows),
+        "seconds off by at most": max(abs(row["predicted_s"] / row["step_s"] - 1) for row in rows),
+        "different losses": len({row["loss"] for row in rows}) - 1,
+        "different gradients": len({row["gradients"] for row in rows}) - 1,
+    }
+
+
+def table(rows):
+    lines = ["| limit MiB | predicted peak | measured peak | forwards again | predicted step | measured step | ratio |",
+             "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        limit = f"{row['limit'] / MIB:.1f}" if row["limit"] else "none"
+        lines.append(f"| {limit} | {row['predicted_peak'] / MIB:.2f} | {row['peak'] / MIB:.2f} | {row['again']} "
+                     f"| {1e3 * row['predicted_s']:.0f} ms | {1e3 * row['step_s']:.0f} ms "
+                     f"| {row['predicted_s'] / row['step_s']:.3f} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in dict(layers=12, width=256, heads=8, context=256, vocabulary=256, batch=8, threads=2,
+                              rounds=3, steps=3, limits=10).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--program", default=HERE.parent / "build/release/bench/penstock_bench_recompute")
+    parser.add_argument("--json", help="also write the rows to this file")
+    a = parser.parse_args()
+    penstock = Penstock(a)
+    least = penstock.ask("plan", "least")["least_activation"]
+    most = penstock.ask("plan", "none")["predicted_activation_peak"]
+    rows = []
+    for limit in limits_between(least, most, a.limits):
+        rows.append(measure(penstock, limit, a))
+        print(f"\r{len(rows)} of {a.limits} limits", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    print(table(rows))
+    found = verdicts(rows)
+    for claim, value in found.items():
+        print(f"{claim}: {value:.4g}")
+    if a.json:
+        pathlib.Path(a.json).write_text(json.dumps(rows, indent=1) + "\n")
+    held = (found["peak above the limit"] <= 0 and found["peak off by at most"] <= 0.02 and
+            found["seconds off by at most"] <= 0.10 and found["different losses"] == 0 and
+            found["different gradients"] == 0)
+    sys.exit(0 if held else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+// Causal self-attention between the projections: from [B, T, 3C] of queries, keys and values to the
+// mixed values, and back. Works below autograd.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/model/dropout.h"
+
+namespace penstock::model {
+
+struct MixedHeads {
+  at::Tensor values;  // [B T, C]
+  // What backward needs beside qkv and the values: one number per row (fused attention), or the
+  // probabilities [B, H, T, T] where they are dropped. Undefined: worked out again in backward.
+  at::Tensor statistics;
+};
+
+// With dropout the probabilities of one sample exist at a time, unless they are kept.
+MixedHeads attend(const at::Tensor& qkv, int64_t heads, const Dropout& dropout, bool keeps_all);
+
+// The gradient of qkv, as [B T, 3C]. Takes its inputs over, to free or reuse them as soon as it can:
+// qkv is overwritten.
+at::Tensor attend_backward(at::Tensor qkv,
+                           MixedHeads mixed,
+                           at::Tensor values_gradient,
+                           int64_t heads,
+                           const Dropout& dropout);
+
+}  // namespace penstock::model

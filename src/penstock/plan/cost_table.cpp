@@ -1,0 +1,368 @@
+#include "penstock/plan/cost_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+#include "penstock/base/quote.h"
+#include "penstock/base/strict_json.h"
+
+namespace penstock::plan {
+
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Sums of a few thousand sizes must not overflow.
+constexpr double kMostBytes = 1e17;
+constexpr size_t kMostLayers = 100'000;
+
+// One object of the file: knows where it stands, for messages, and which keys it may have.
+class Reader {
+ public:
+  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) {
+      fail("is not an object");
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw ConfigError(cat(where_, " ", what));
+  }
+
+  bool has(const char* key) {
+    known_.push_back(key);
+    return object_.contains(key);
+  }
+
+  int64_t bytes(const char* key, std::optional<int64_t> otherwise, double least = 0) {
+    const std::optional<double> value = number(key, otherwise.has_value());
+    if (!value) {
+      return *otherwise;
+    }
+    if (*value != std::floor(*value) || *value < least || *value > kMostBytes) {
+      fail(cat(key, " = ", object_[key].dump(), " is not a whole number of bytes",
+               least < 0 ? "" : ", 0 or more"));
+    }
+    return static_cast<int64_t>(*value);
+  }
+
+  double seconds(const char* key, std::optional<double> otherwise) {
+    const std::optional<double> value = number(key, otherwise.has_value());
+    if (!value) {
+      return *otherwise;
+    }
+    if (!(*value >= 0) || *value > 1e12) {
+      fail(cat(key, " = ", object_[key].dump(), " is not a time in seconds, 0 or more"));
+    }
+    return *value;
+  }
+
+  std::string text(const char* key, const std::string& otherwise) {
+    if (!has(key)) {
+      return otherwise;
+    }
+    if (!object_[key].is_string()) {
+      fail(cat(key, " is not text"));
+    }
+    return object_[key].get<std::string>();
+  }
+
+  bool flag(const char* key, bool otherwise) {
+    if (!has(key)) {
+      return otherwise;
+    }
+    if (!object_[key].is_boolean()) {
+      fail(cat(key, " is neither true nor false"));
+    }
+    return object_[key].get<bool>();
+  }
+
+  const json& list(const char* key) {
+    if (!has(key)) {
+      fail(cat("has no ", key));
+    }
+    if (!object_[key].is_array()) {
+      fail(cat(key, " is not a list"));
+    }
+    return object_[key];
+  }
+
+  const json& at(const char* key) const { return object_[key]; }
+  const std::string& where() const { return where_; }
+
+  // After all reading: what is left over is a slip of the pen.
+  void require_no_other_keys() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+        const std::string suggestion = nearest(key, known_);
+        fail(cat("has the unknown key ",
+                 in_quotes(key),
+                 suggestion.empty() ? cat("; there is ", join(known_, ", "))
+                                    : cat("; did you mean ", suggestion, "?")));
+      }
+    }
+  }
+
+ private:
+  std::optional<double> number(const char* key, bool is_optional) {
+    if (!has(key)) {
+      if (!is_optional) {
+        fail(cat("has no ", key));
+      }
+      return std::nullopt;
+    }
+    if (!object_[key].is_number()) {
+      fail(cat(key, " is not a number"));
+    }
+    return object_[key].get<double>();
+  }
+
+  const json& object_;
+  std::string where_;
+  std::vector<std::string> known_;
+};
+
+KeepCost read_way(Reader& reader, const LayerCost& layer) {
+  KeepCost way;
+  way.forward_s = reader.seconds("forward_s", layer.forward_s);
+  way.backward_s = reader.seconds("backward_s", std::nullopt);
+  way.saved_bytes = reader.bytes("saved_bytes", std::nullopt);
+  way.forward_extra_bytes = reader.bytes("forward_extra_bytes", 0);
+  way.backward_extra_bytes = reader.bytes("backward_extra_bytes", 0, -kMostBytes);
+  way.needs_output = reader.flag("needs_output", true);
+  way.recompute_s = reader.seconds("recompute_s", way.forward_s);
+  way.recompute_extra_bytes = reader.bytes("recompute_extra_bytes", way.forward_extra_bytes);
+  if (way.saved_bytes < layer.output_bytes) {
+    reader.fail(cat("saved_bytes = ",
+                    way.saved_bytes,
+                    " is less than output_bytes = ",
+                    layer.output_bytes,
+                    "; what is saved includes the output"));
+  }
+  // A backward holds at least what was there when it began, and what is there when it ends.
+  const int64_t freed = way.state_bytes(layer.output_bytes) + layer.output_bytes;
+  const int64_t least = -std::min(layer.input_bytes, freed);
+  if (way.backward_extra_bytes < least) {
+    reader.fail(cat("backward_extra_bytes = ",
+                    way.backward_extra_bytes,
+                    " is below ",
+                    least,
+                    ", the most that can be free before the input's gradient is made"));
+  }
+  return way;
+}
+
+std::string place(const std::string& origin, size_t index, const json& layer) {
+  const bool is_named = layer.is_object() && layer.contains("name") && layer["name"].is_string();
+  return cat(origin,
+             ": layer ",
+             index,
+             is_named ? cat(" (", in_quotes(layer["name"].get<std::string>()), ")") : "");
+}
+
+bool is_way_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char letter) {
+    return std::isalnum(letter) || letter == '-' || letter == '_';
+  });
+}
+
+void read_other_ways(Reader& reader, LayerCost& layer) {
+  std::set<std::string> names{layer.ways.front().name};
+  size_t index = 0;
+  for (const json& item : reader.list("other_ways")) {
+    Reader other(item, cat(reader.where(), ", other way ", index++));
+    const std::string name = other.text("name", "");
+    if (!is_way_name(name) || !names.insert(name).second) {
+      other.fail(cat("has the name ",
+                     in_quotes(name),
+                     "; each way has a name of its own made of letters, digits, - and _"));
+    }
+    layer.ways.push_back(read_way(other, layer));
+    layer.ways.back().name = name;
+    other.require_no_other_keys();
+  }
+}
+
+LayerCost read_layer(const json& item, size_t index, const std::string& origin) {
+  Reader reader(item, place(origin, index, item));
+  LayerCost layer;
+  layer.name = reader.text("name", cat("layer ", index));
+  layer.kind = reader.text("kind", "");
+  layer.input_bytes = reader.bytes("input_bytes", std::nullopt);
+  layer.output_bytes = reader.bytes("output_bytes", std::nullopt);
+  layer.forward_s = reader.seconds("forward_s", std::nullopt);
+  layer.ways.push_back(read_way(reader, layer));
+  KeepCost& first = layer.ways.front();
+  first.name = reader.text("way", "all");
+  if (!is_way_name(first.name)) {
+    reader.fail(cat("way ", in_quotes(first.name), " is not made of letters, digits, - and _"));
+  }
+  first.forward_s = reader.seconds("keeping_forward_s", layer.forward_s);
+  first.recompute_s = reader.seconds("recompute_s", first.forward_s);
+  layer.forward_extra_bytes =
+      reader.bytes("dropping_extra_bytes", first.forward_extra_bytes);
+  if (reader.has("other_ways")) {
+    read_other_ways(reader, layer);
+  }
+  layer.parameter_bytes = reader.bytes("parameter_bytes", 0);
+  layer.gradient_bytes = reader.bytes("gradient_bytes", 0);
+  layer.optimizer_bytes = reader.bytes("optimizer_bytes", 0);
+  reader.require_no_other_keys();
+  return layer;
+}
+
+LossCost read_loss(const json& item, const std::string& origin) {
+  Reader reader(item, cat(origin, ": loss"));
+  LossCost loss;
+  loss.name = reader.text("name", loss.name);
+  loss.seconds = reader.seconds("seconds", 0);
+  loss.extra_bytes = reader.bytes("extra_bytes", 0);
+  loss.parameter_bytes = reader.bytes("parameter_bytes", 0);
+  loss.gradient_bytes = reader.bytes("gradient_bytes", 0);
+  loss.optimizer_bytes = reader.bytes("optimizer_bytes", 0);
+  reader.require_no_other_keys();
+  return loss;
+}
+
+void require_joined(const CostTable& table, const std::string& origin) {
+  for (size_t i = 1; i < table.layers.size(); ++i) {
+    const LayerCost& before = table.layers[i - 1];
+    const LayerCost& layer = table.layers[i];
+    if (layer.input_bytes != before.output_bytes) {
+      throw ConfigError(cat(origin,
+                            ": layer ",
+                            i,
+                            " (",
+                            in_quotes(layer.name),
+                            ") has input_bytes = ",
+                            layer.input_bytes,
+                            ", but layer ",
+                            i - 1,
+                            " has output_bytes = ",
+                            before.output_bytes));
+    }
+  }
+}
+
+CostTable read_table(const json& root, const std::string& origin) {
+  Reader reader(root, cat(origin, ":"));
+  CostTable table;
+  table.description = reader.text("description", "");
+  const json& layers = reader.list("layers");
+  if (layers.empty() || layers.size() > kMostLayers) {
+    reader.fail(cat("has ", layers.size(), " layers; 1 to ", kMostLayers, " are allowed"));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    table.layers.push_back(read_layer(layers[i], i, origin));
+  }
+  if (reader.has("loss")) {
+    table.loss = read_loss(reader.at("loss"), origin);
+  }
+  table.target_bytes = reader.bytes("target_bytes", 0);
+  if (reader.has("residents")) {
+    size_t index = 0;
+    for (const json& item : reader.list("residents")) {
+      Reader resident(item, cat(origin, ": resident ", index++));
+      table.residents.push_back(
+          {resident.text("name", "state"), resident.bytes("bytes", std::nullopt)});
+      resident.require_no_other_keys();
+    }
+  }
+  table.clear_s = reader.seconds("clear_s", 0);
+  table.step_s = reader.seconds("step_s", 0);
+  table.step_extra_bytes = reader.bytes("step_extra_bytes", 0);
+  reader.require_no_other_keys();
+  require_joined(table, origin);
+  return table;
+}
+
+ordered_json way_json(const KeepCost& way) {
+  return {{"forward_s", way.forward_s},
+          {"backward_s", way.backward_s},
+          {"saved_bytes", way.saved_bytes},
+          {"forward_extra_bytes", way.forward_extra_bytes},
+          {"backward_extra_bytes", way.backward_extra_bytes},
+          {"needs_output", way.needs_output},
+          {"recompute_s", way.recompute_s},
+          {"recompute_extra_bytes", way.recompute_extra_bytes}};
+}
+
+ordered_json layer_json(const LayerCost& layer) {
+  const KeepCost& first = layer.ways.front();
+  ordered_json out{{"name", layer.name}, {"kind", layer.kind}};
+  out.update(way_json(first));
+  out["forward_s"] = layer.forward_s;
+  out["keeping_forward_s"] = first.forward_s;
+  out["dropping_extra_bytes"] = layer.forward_extra_bytes;
+  out["way"] = first.name;
+  out["input_bytes"] = layer.input_bytes;
+  out["output_bytes"] = layer.output_bytes;
+  out["parameter_bytes"] = layer.parameter_bytes;
+  out["gradient_bytes"] = layer.gradient_bytes;
+  out["optimizer_bytes"] = layer.optimizer_bytes;
+  if (layer.ways.size() > 1) {
+    out["other_ways"] = ordered_json::array();
+    for (size_t i = 1; i < layer.ways.size(); ++i) {
+      ordered_json other{{"name", layer.ways[i].name}};
+      other.update(way_json(layer.ways[i]));
+      out["other_ways"].push_back(std::move(other));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t CostTable::resident_bytes() const {
+  int64_t sum = 0;
+  for (const program::Resident& resident : residents) {
+    sum += resident.bytes;
+  }
+  return sum;
+}
+
+std::string format_costs(const CostTable& table) {
+  ordered_json out{{"description", table.description}, {"layers", ordered_json::array()}};
+  for (const LayerCost& layer : table.layers) {
+    out["layers"].push_back(layer_json(layer));
+  }
+  out["loss"] = {{"name", table.loss.name},
+                  {"seconds", table.loss.seconds},
+                  {"extra_bytes", table.loss.extra_bytes},
+                  {"parameter_bytes", table.loss.parameter_bytes},
+                  {"gradient_bytes", table.loss.gradient_bytes},
+                  {"optimizer_bytes", table.loss.optimizer_bytes}};
+  out["target_bytes"] = table.target_bytes;
+  out["residents"] = ordered_json::array();
+  for (const program::Resident& resident : table.residents) {
+    out["residents"].push_back({{"name", resident.name}, {"bytes", resident.bytes}});
+  }
+  out["clear_s"] = table.clear_s;
+  out["step_s"] = table.step_s;
+  out["step_extra_bytes"] = table.step_extra_bytes;
+  return out.dump(1) + "\n";
+}
+
+CostTable parse_costs(std::string_view text, const std::string& origin) {
+  json root;
+  try {
+    root = parse_strict_json(text, /*max_depth=*/8);
+  } catch (const ConfigError& error) {
+    throw ConfigError(cat(origin, " ", error.what()));
+  }
+  return read_table(root, origin);
+}
+
+CostTable read_costs(const std::filesystem::path& file) {
+  return parse_costs(read_text_file(file), file.string());
+}
+
+}  // namespace penstock::plan

@@ -1,0 +1,75 @@
+// What a chain costs on a device, for one micro-batch: seconds and bytes per layer. Measured by
+// profile/, or read from a JSON file (docs/planning.md gives the fields).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/program/program.h"
+
+namespace penstock::plan {
+
+// One way of keeping: a forward that keeps what its backward needs, and that backward.
+struct KeepCost {
+  std::string name = "all";
+  double forward_s = 0;
+  double backward_s = 0;
+  int64_t saved_bytes = 0;  // lives between forward and backward; includes the output
+  int64_t forward_extra_bytes = 0;  // forward's peak above what was live before and saved_bytes
+  // Backward's peak above what was live before and the input's gradient. Negative where the layer
+  // frees part of what it saved before it makes that gradient.
+  int64_t backward_extra_bytes = 0;
+  bool needs_output = true;  // whether backward needs the output alive
+  // Where it does not, a forward that is run again right before its backward leaves the output out.
+  double recompute_s = 0;
+  int64_t recompute_extra_bytes = 0;  // its peak above what was live before and what it saves
+
+  // What lives between forward and backward when the output has been left out or freed.
+  int64_t state_bytes(int64_t output_bytes) const {
+    return needs_output ? saved_bytes : saved_bytes - output_bytes;
+  }
+};
+
+struct LayerCost {
+  std::string name;
+  std::string kind;  // layers of one kind cost the same; empty: alone of its kind
+  int64_t input_bytes = 0;
+  int64_t output_bytes = 0;
+  double forward_s = 0;             // keeping nothing
+  int64_t forward_extra_bytes = 0;  // keeping nothing: the peak above what was live and the output
+  std::vector<KeepCost> ways;       // at least one; the first keeps most
+  int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+};
+
+// Forward and backward of the loss are one operation.
+struct LossCost {
+  std::string name = "loss";
+  double seconds = 0;
+  int64_t extra_bytes = 0;  // peak above what was live before and the gradient it makes
+  int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+};
+
+struct CostTable {
+  std::string description;  // model, precision, threads: for people
+  std::vector<LayerCost> layers;
+  LossCost loss;
+  int64_t target_bytes = 0;                  // of a micro-batch
+  std::vector<program::Resident> residents;  // all parameters, gradients, optimizer state
+  double clear_s = 0;                        // gradients to zero
+  double step_s = 0;                         // norm, clipping, optimizer
+  int64_t step_extra_bytes = 0;
+
+  int64_t resident_bytes() const;
+  int64_t input_bytes() const { return layers.front().input_bytes; }
+};
+
+std::string format_costs(const CostTable& table);  // JSON
+
+// Throws ConfigError with the layer and field that is wrong. `origin` is the file's name.
+CostTable parse_costs(std::string_view json, const std::string& origin);
+CostTable read_costs(const std::filesystem::path& file);
+
+}  // namespace penstock::plan

@@ -1,0 +1,66 @@
+#include "penstock/plan/remedy.h"
+
+#include "penstock/base/text.h"
+
+namespace penstock::plan {
+
+namespace {
+
+int64_t half(int64_t bytes) {
+  return bytes >= 0 ? (bytes + 1) / 2 : bytes / 2;
+}
+
+void halve(KeepCost& way, int64_t output_bytes) {
+  way.forward_s /= 2;
+  way.backward_s /= 2;
+  way.recompute_s /= 2;
+  // The rest apart from the output, so that rounding leaves the output within what is saved.
+  way.saved_bytes = half(way.saved_bytes - output_bytes) + half(output_bytes);
+  way.forward_extra_bytes = half(way.forward_extra_bytes);
+  way.backward_extra_bytes = half(way.backward_extra_bytes);
+  way.recompute_extra_bytes = half(way.recompute_extra_bytes);
+}
+
+// Seconds and activations go with the samples of a micro-batch; weights and state do not.
+CostTable half_micro_batch(CostTable table) {
+  for (LayerCost& layer : table.layers) {
+    for (KeepCost& way : layer.ways) {
+      halve(way, layer.output_bytes);
+    }
+    layer.forward_s /= 2;
+    layer.input_bytes = half(layer.input_bytes);
+    layer.output_bytes = half(layer.output_bytes);
+    layer.forward_extra_bytes = half(layer.forward_extra_bytes);
+  }
+  table.loss.seconds /= 2;
+  table.loss.extra_bytes = half(table.loss.extra_bytes);
+  table.target_bytes = half(table.target_bytes);
+  return table;
+}
+
+Remedy consider(std::string change, const CostTable& costs, const PlanRequest& request) {
+  const PlanResult result = make_plan(costs, request);
+  return {std::move(change), result.least_bytes, result.is_feasible, result.step_s};
+}
+
+}  // namespace
+
+std::vector<Remedy> find_remedies(const CostTable& costs, const Plan& plan) {
+  const PlanRequest request{.recompute = plan.recompute,
+                            .limit_bytes = plan.limit_bytes,
+                            .micro_batches = plan.micro_batches};
+  std::vector<Remedy> remedies;
+  if (request.recompute != Recompute::Rotor) {
+    PlanRequest changed = request;
+    changed.recompute = Recompute::Rotor;
+    remedies.push_back(consider("recompute = \"rotor\"", costs, changed));
+  }
+  PlanRequest changed = request;
+  changed.micro_batches *= 2;
+  remedies.push_back(consider(cat("half the micro-batch, micro_batches = ", changed.micro_batches),
+                              half_micro_batch(costs),
+                              changed));
+  return remedies;
+}
+
+}  // namespace penstock::plan

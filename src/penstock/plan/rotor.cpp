@@ -1,0 +1,480 @@
+#include "penstock/plan/rotor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "penstock/base/cpu_clones.h"
+#include "penstock/base/error.h"
+
+namespace penstock::plan {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
+
+// What one way of keeping needs, in bytes, beside the input of its layer.
+struct WayNeed {
+  int64_t kept = 0;           // x̄: lives until the backward
+  int64_t forward = 0;        // peak of the forward
+  int64_t backward = 0;       // peak of the backward, both gradients included
+  int64_t last_forward = 0;   // peak of the forward when its backward comes next
+  double overhead = 0;        // seconds above the layer's fastest way
+  double last_overhead = 0;   // the same when its backward comes next
+};
+
+// The chain as the recurrence sees it: layers 0 .. n-1, and the loss as layer n.
+struct Needs {
+  explicit Needs(const CostTable& table) : layers(static_cast<int32_t>(table.layers.size())) {
+    sizes.push_back(table.input_bytes());
+    forward_until.push_back(0);
+    for (const LayerCost& layer : table.layers) {
+      add_layer(layer);
+    }
+    // The targets lie in memory until the loss, as the gradient that comes back to a segment does.
+    sizes.push_back(table.target_bytes);
+    loss = table.layers.back().output_bytes + table.loss.extra_bytes + table.target_bytes;
+  }
+
+  int64_t size(int32_t i) const { return sizes[static_cast<size_t>(i)]; }
+  const std::vector<WayNeed>& way(int32_t i) const { return ways[static_cast<size_t>(i)]; }
+  double forward_between(int32_t first, int32_t end) const {
+    return forward_until[static_cast<size_t>(end)] - forward_until[static_cast<size_t>(first)];
+  }
+
+  // Guards of the recurrence for layers i .. l, with the gradient of l's output held.
+  int64_t keeping(int32_t i, int32_t l, const WayNeed& need) const {
+    return i == l ? std::max(size(l + 1) + need.last_forward, need.backward)
+                  : std::max(size(l + 1) + need.forward, need.backward);
+  }
+
+  int32_t layers;
+  std::vector<int64_t> sizes;          // x_0 .. x_n, targets
+  std::vector<double> forward_until;   // sums of forward seconds, keeping nothing
+  std::vector<int64_t> sweep;          // x_{i+1} and the forward's extra, keeping nothing
+  std::vector<std::vector<WayNeed>> ways;
+  int64_t loss = 0;
+
+ private:
+  void add_layer(const LayerCost& layer) {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const KeepCost& keep : layer.ways) {
+      fastest = std::min(fastest, keep.forward_s + keep.backward_s);
+    }
+    std::vector<WayNeed> needs;
+    for (const KeepCost& keep : layer.ways) {
+      const int64_t state = keep.state_bytes(layer.output_bytes);
+      WayNeed need{.kept = keep.saved_bytes,
+                   .forward = keep.saved_bytes + keep.forward_extra_bytes,
+                   .backward = layer.input_bytes + layer.output_bytes + state +
+                               keep.backward_extra_bytes,
+                   .overhead = keep.forward_s + keep.backward_s - fastest};
+      need.last_forward = keep.needs_output ? need.forward : state + keep.recompute_extra_bytes;
+      need.last_overhead = keep.needs_output ? need.overhead
+                                             : keep.recompute_s + keep.backward_s - fastest;
+      needs.push_back(need);
+    }
+    ways.push_back(std::move(needs));
+    sizes.push_back(layer.output_bytes);
+    sweep.push_back(layer.output_bytes + layer.forward_extra_bytes);
+    forward_until.push_back(forward_until.back() + layer.forward_s);
+  }
+};
+
+// Peak of running layers i .. j-1 without keeping, with x_{l+1} held and x_i not counted.
+class SweepPeak {
+ public:
+  SweepPeak(const Needs& needs, int32_t i, int32_t l) : needs_(needs), held_(needs.size(l + 1)) {
+    peak_ = held_ + needs.sweep[static_cast<size_t>(i)];
+    next_ = i + 1;
+  }
+  int64_t until(int32_t j) {
+    for (; next_ < j; ++next_) {
+      peak_ = std::max(
+          peak_, held_ + needs_.size(next_) + needs_.sweep[static_cast<size_t>(next_)]);
+    }
+    return peak_;
+  }
+
+ private:
+  const Needs& needs_;
+  int64_t held_, peak_;
+  int32_t next_;
+};
+
+size_t pair_index(int32_t i, int32_t l, int32_t last) {
+  // Row i of the upper triangle comes after rows of last + 1, last, ... entries.
+  const int64_t before = static_cast<int64_t>(i) * (2 * (int64_t{last} + 1) - i + 1) / 2;
+  return static_cast<size_t>(before + l - i);
+}
+
+// The least bytes with which layers i .. l can be done at all, exactly, and the seconds above the
+// fastest that the schedule behind it takes.
+struct Least {
+  int64_t bytes = kNoSchedule;
+  double overhead = 0;
+
+  void offer(int64_t other_bytes, double other_overhead) {
+    if (other_bytes < bytes || (other_bytes == bytes && other_overhead < overhead)) {
+      bytes = other_bytes;
+      overhead = other_overhead;
+    }
+  }
+};
+
+class LeastTable {
+ public:
+  explicit LeastTable(const Needs& needs) : last_(needs.layers) {
+    const size_t width = static_cast<size_t>(last_) + 1;
+    table_.resize(width * (width + 1) / 2);
+    for (int32_t length = 0; length <= last_; ++length) {
+      for (int32_t i = 0; i + length <= last_; ++i) {
+        fill(needs, i, i + length);
+      }
+    }
+  }
+
+  const Least& at(int32_t i, int32_t l) const { return table_[pair_index(i, l, last_)]; }
+
+ private:
+  void fill(const Needs& needs, int32_t i, int32_t l) {
+    Least& least = table_[pair_index(i, l, last_)];
+    if (i == last_) {
+      least = {needs.loss, 0};
+      return;
+    }
+    for (const WayNeed& need : needs.way(i)) {
+      const int64_t own = needs.keeping(i, l, need);
+      if (i == l) {
+        least.offer(own, need.last_overhead);
+      } else {
+        const Least& rest = at(i + 1, l);
+        least.offer(std::max(own, need.kept + rest.bytes), need.overhead + rest.overhead);
+      }
+    }
+    SweepPeak sweep(needs, i, l);
+    for (int32_t j = i + 1; j <= l; ++j) {
+      const Least& right = at(j, l);
+      const Least& left = at(i, j - 1);
+      least.offer(std::max({sweep.until(j), needs.size(j) + right.bytes, left.bytes}),
+                  needs.forward_between(i, j) + right.overhead + left.overhead);
+    }
+  }
+
+  int32_t last_;
+  std::vector<Least> table_;
+};
+
+// Seconds above the fastest for layers i .. l as a function of memory slots: infinite below
+// `first`, `values` from there, the last of them for ever after. Never rises.
+struct Row {
+  int64_t first = 0;
+  std::vector<float> values;
+
+  int64_t end() const { return first + static_cast<int64_t>(values.size()); }
+  float last() const { return values.back(); }
+  float at(int64_t slot) const {
+    return slot < first ? kInfinity
+                        : values[static_cast<size_t>(std::min(slot, end() - 1) - first)];
+  }
+};
+
+// best[m] = min(best[m], base + left(m) + right(m - shift)) for m in [begin, end).
+PENSTOCK_CPU_CLONES
+void offer_split(float* __restrict best,
+                 int64_t begin,
+                 int64_t end,
+                 float base,
+                 const Row& left,
+                 const Row& right,
+                 int64_t shift) {
+  const int64_t left_flat = std::clamp(left.end() - 1, begin, end);
+  const int64_t right_flat = std::clamp(right.end() - 1 + shift, begin, end);
+  const int64_t both = std::min(left_flat, right_flat);
+  const float* left_values = left.values.data() - left.first;
+  const float* right_values = right.values.data() - right.first - shift;
+  for (int64_t m = begin; m < both; ++m) {
+    best[m] = std::min(best[m], base + left_values[m] + right_values[m]);
+  }
+  const float with_left = base + left.last();
+  for (int64_t m = both; m < right_flat; ++m) {
+    best[m] = std::min(best[m], with_left + right_values[m]);
+  }
+  const float with_right = base + right.last();
+  for (int64_t m = both; m < left_flat; ++m) {
+    best[m] = std::min(best[m], with_right + left_values[m]);
+  }
+  const float flat = base + left.last() + right.last();
+  for (int64_t m = std::max(left_flat, right_flat); m < end; ++m) {
+    best[m] = std::min(best[m], flat);
+  }
+}
+
+class RotorTable {
+ public:
+  RotorTable(const Needs& needs, const LeastTable& least, int64_t slots, int64_t slot_bytes)
+      : needs_(needs), least_(least), slots_(slots), slot_bytes_(slot_bytes), last_(needs.layers) {
+    const size_t width = static_cast<size_t>(last_) + 1;
+    rows_.resize(width * (width + 1) / 2);
+  }
+
+  void solve(int threads) {
+    // Segments of one length do not depend on each other.
+    for (int32_t length = 0; length <= last_; ++length) {
+      const int32_t count = last_ - length + 1;
+      const bool is_small = static_cast<int64_t>(count) * (length + 1) * slots_ < 200'000;
+      std::atomic<int32_t> next{0};
+      const auto work = [&] {
+        std::vector<float> scratch(static_cast<size_t>(slots_) + 1);
+        for (int32_t i = next++; i < count; i = next++) {
+          fill(i, i + length, scratch);
+        }
+      };
+      std::vector<std::thread> helpers;
+      for (int t = 1; t < (is_small ? 1 : threads); ++t) {
+        helpers.emplace_back(work);
+      }
+      work();
+      for (std::thread& helper : helpers) {
+        helper.join();
+      }
+    }
+  }
+
+  // The schedule for layers i .. l within `bytes`. The bytes left over are exact at every turn, so
+  // that rounding does not add up along the way.
+  void unfold(int32_t i, int32_t l, int64_t bytes, Operations& out) const {
+    PENSTOCK_CHECK(bytes >= least_.at(i, l).bytes, "no schedule for layers ", i, " to ", l);
+    if (i == last_) {
+      out.push_back({OperationKind::Loss, last_});
+      return;
+    }
+    const Choice choice = best_choice(i, l, bytes);
+    if (choice.split < 0) {
+      const WayNeed& need = needs_.way(i)[static_cast<size_t>(choice.way)];
+      out.push_back({OperationKind::ForwardAll, i, choice.way});
+      if (i < l) {
+        unfold(i + 1, l, bytes - need.kept, out);
+      }
+      out.push_back({OperationKind::Backward, i});
+      return;
+    }
+    out.push_back({OperationKind::ForwardKeepInput, i});
+    for (int32_t k = i + 1; k < choice.split; ++k) {
+      out.push_back({OperationKind::ForwardDrop, k});
+    }
+    unfold(choice.split, l, bytes - needs_.size(choice.split), out);
+    unfold(i, choice.split - 1, bytes, out);
+  }
+
+ private:
+  struct Choice {
+    double overhead = std::numeric_limits<double>::infinity();
+    int32_t split = -1;  // -1: keep layer i, in the way `way`
+    int32_t way = 0;
+  };
+
+  int64_t slots_for(int64_t bytes) const { return (bytes + slot_bytes_ - 1) / slot_bytes_; }
+  const Row& row(int32_t i, int32_t l) const { return rows_[pair_index(i, l, last_)]; }
+
+  double overhead_within(int32_t i, int32_t l, int64_t bytes) const {
+    const Least& least = least_.at(i, l);
+    if (bytes < least.bytes) {
+      return std::numeric_limits<double>::infinity();
+    }
+    const float by_slots = row(i, l).at(bytes / slot_bytes_);
+    return std::min(static_cast<double>(by_slots), least.overhead);
+  }
+
+  Choice best_choice(int32_t i, int32_t l, int64_t bytes) const {
+    Choice best;
+    const auto offer = [&](double overhead, int32_t split, int32_t way) {
+      if (overhead < best.overhead) {
+        best = {overhead, split, way};
+      }
+    };
+    const auto& ways = needs_.way(i);
+    for (size_t k = 0; k < ways.size(); ++k) {
+      if (bytes >= needs_.keeping(i, l, ways[k])) {
+        const double rest = i == l ? ways[k].last_overhead
+                                   : ways[k].overhead +
+                                         overhead_within(i + 1, l, bytes - ways[k].kept);
+        offer(rest, -1, static_cast<int32_t>(k));
+      }
+    }
+    SweepPeak sweep(needs_, i, l);
+    for (int32_t j = i + 1; j <= l && bytes >= sweep.until(j); ++j) {
+      offer(needs_.forward_between(i, j) + overhead_within(j, l, bytes - needs_.size(j)) +
+                overhead_within(i, j - 1, bytes),
+            j,
+            0);
+    }
+    return best;
+  }
+
+  // The recurrence of docs/rotor.md for one segment, at every number of slots at once.
+  void fill(int32_t i, int32_t l, std::vector<float>& scratch) {
+    const Least& least = least_.at(i, l);
+    Row& result = rows_[pair_index(i, l, last_)];
+    const int64_t first = least.bytes == kNoSchedule ? slots_ + 1 : slots_for(least.bytes);
+    result.first = first;
+    if (first > slots_) {
+      result.values = {kInfinity};
+      return;
+    }
+    float* best = scratch.data();
+    std::fill(best + first, best + slots_ + 1, static_cast<float>(least.overhead));
+    if (i < last_) {
+      offer_keeping(i, l, first, best);
+      offer_splits(i, l, first, best);
+    }
+    const float lowest = best[slots_];
+    int64_t flat = slots_;
+    while (flat > first && best[flat - 1] == lowest) {
+      --flat;
+    }
+    result.values.assign(best + first, best + flat + 1);
+  }
+
+  void offer_keeping(int32_t i, int32_t l, int64_t first, float* best) const {
+    static const Row kNothingLeft{0, {0}};
+    for (const WayNeed& need : needs_.way(i)) {
+      const Row& rest = i == l ? kNothingLeft : row(i + 1, l);
+      const int64_t shift = i == l ? 0 : slots_for(need.kept);
+      const int64_t begin = std::max(
+          {first, slots_for(needs_.keeping(i, l, need)), rest.first + shift});
+      const double overhead = i == l ? need.last_overhead : need.overhead;
+      if (begin <= slots_) {
+        offer_split(
+            best, begin, slots_ + 1, static_cast<float>(overhead), kNothingLeft, rest, shift);
+      }
+    }
+  }
+
+  void offer_splits(int32_t i, int32_t l, int64_t first, float* best) const {
+    SweepPeak sweep(needs_, i, l);
+    for (int32_t j = i + 1; j <= l; ++j) {
+      const int64_t need = slots_for(sweep.until(j));
+      if (need > slots_) {
+        return;  // sweeps further on need at least as much
+      }
+      const Row& right = row(j, l);
+      const Row& left = row(i, j - 1);
+      const int64_t shift = slots_for(needs_.size(j));
+      const float base = static_cast<float>(needs_.forward_between(i, j));
+      const float bound = base + left.last() + right.last();
+      const int64_t begin = std::max({first, need, right.first + shift, left.first});
+      // Where something as good as this split can ever be is known already, there is nothing to do.
+      const int64_t end = std::partition_point(best + first,
+                                               best + slots_ + 1,
+                                               [&](float known) { return known > bound; }) -
+                          best;
+      if (begin < end) {
+        offer_split(best, begin, end, base, left, right, shift);
+      }
+    }
+  }
+
+  const Needs& needs_;
+  const LeastTable& least_;
+  int64_t slots_, slot_bytes_;
+  int32_t last_;
+  std::vector<Row> rows_;
+};
+
+// More memory than this changes nothing: every layer can keep in its fastest way, and running one
+// twice is no faster.
+int64_t most_useful_bytes(const Needs& needs) {
+  int64_t bytes = needs.loss;
+  for (int32_t i = needs.layers - 1; i >= 0; --i) {
+    const auto& ways = needs.way(i);
+    for (const WayNeed& need : ways) {
+      if (needs.forward_between(i, i + 1) + need.last_overhead < 0) {
+        return kNoSchedule;  // a strange table: keeping is slower than running twice
+      }
+    }
+    int64_t least = kNoSchedule;
+    for (const WayNeed& need : ways) {
+      if (need.overhead <= 0) {
+        least = std::min(least, std::max(needs.keeping(i, needs.layers, need), need.kept + bytes));
+      }
+    }
+    bytes = least;
+  }
+  return bytes;
+}
+
+int64_t common_divisor(const Needs& needs) {
+  int64_t divisor = 0;
+  const auto take = [&](int64_t size) { divisor = std::gcd(divisor, size); };
+  for (const int64_t size : needs.sizes) {
+    take(size);
+  }
+  for (const int64_t size : needs.sweep) {
+    take(size);
+  }
+  for (const auto& ways : needs.ways) {
+    for (const WayNeed& need : ways) {
+      take(need.kept);
+      take(need.forward);
+      take(need.backward);
+      take(need.last_forward);
+    }
+  }
+  take(needs.loss);
+  return std::max<int64_t>(1, divisor);
+}
+
+struct Slots {
+  int64_t count = 1;
+  int64_t bytes = 1;  // each
+};
+
+Slots choose_slots(const Needs& needs, int64_t bytes, int64_t wanted) {
+  const double length = static_cast<double>(needs.layers + 1);
+  const double work = length * length * length / 6;  // sums per slot
+  const double rows = length * length / 2;
+  const auto within = [&](double most_work, double most_values) {
+    return static_cast<int64_t>(std::min(most_work / work, most_values / rows));
+  };
+  const int64_t divisor = common_divisor(needs);
+  const int64_t exact = bytes / divisor;
+  const int64_t affordable = wanted > 0 ? wanted : within(4e9, 6.4e7);
+  if (exact <= affordable) {
+    return {exact, divisor};
+  }
+  const int64_t least = std::max<int64_t>(500, 2 * static_cast<int64_t>(needs.layers));
+  const int64_t count =
+      wanted > 0 ? wanted : std::clamp<int64_t>(within(1.5e9, 6.4e7), least, 20'000);
+  // The slots must not reach beyond the limit.
+  return {count, std::max<int64_t>(1, bytes / count)};
+}
+
+}  // namespace
+
+RotorAnswer solve_rotor(const CostTable& table, int64_t limit_bytes, const RotorOptions& options) {
+  PENSTOCK_CHECK(!table.layers.empty(), "a cost table without layers");
+  const Needs needs(table);
+  const LeastTable least(needs);
+  RotorAnswer answer;
+  answer.least_bytes = table.input_bytes() + least.at(0, needs.layers).bytes;
+  answer.is_feasible = limit_bytes >= answer.least_bytes;
+  const int64_t bytes =
+      std::min(std::max(limit_bytes, answer.least_bytes) - table.input_bytes(),
+               std::max(most_useful_bytes(needs), least.at(0, needs.layers).bytes));
+  const Slots slots = choose_slots(needs, std::max<int64_t>(1, bytes), options.slots);
+  answer.slots = slots.count;
+  answer.slot_bytes = slots.bytes;
+  RotorTable rotor(needs, least, slots.count, slots.bytes);
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  rotor.solve(options.threads > 0 ? options.threads : static_cast<int>(cores));
+  rotor.unfold(0, needs.layers, bytes, answer.operations);
+  answer.seconds = seconds_of(table, answer.operations);
+  return answer;
+}
+
+}  // namespace penstock::plan

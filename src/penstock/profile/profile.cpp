@@ -1,0 +1,378 @@
+#include "penstock/profile/profile.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
+#include "penstock/profile/timings.h"
+
+namespace penstock::profile {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One piece of work: its seconds over the rounds, and bytes above those held before, in the worst
+// round: the most while it ran, and what was left.
+struct Measured {
+  Timings timings;
+  int64_t working_bytes = 0;
+  int64_t left_bytes = 0;
+
+  template <typename Work>
+  auto operator()(const Work& work) {
+    const memory::PeakMark mark;
+    const Clock::time_point began = Clock::now();
+    auto result = work();
+    timings.add(std::chrono::duration<double>(Clock::now() - began).count());
+    working_bytes = std::max(working_bytes, mark.peak_bytes() - mark.start_bytes());
+    left_bytes =
+        std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
+    return result;
+  }
+};
+
+struct WayMeasured {
+  Measured forward, backward, recompute;
+};
+
+struct LayerMeasured {
+  int64_t index = 0;  // in the chain: the first of its kind
+  model::TensorShape input, output;
+  Measured dropping;
+  std::vector<WayMeasured> ways;
+};
+
+// What stands in for activations and gradients: numbers like those behind a norm. One buffer serves
+// all, so that measuring needs little more memory than the layer at hand.
+class Activations {
+ public:
+  Activations(int64_t most_elements, at::ScalarType type) {
+    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
+    buffer_ = at::empty({most_elements}, type);
+    buffer_.normal_(0, 1, generator);
+  }
+
+  at::Tensor view(const model::TensorShape& shape) const {
+    PENSTOCK_CHECK(shape.type == buffer_.scalar_type(),
+                   "cannot measure a layer whose input is of another type than what its neighbour "
+                   "puts out");
+    int64_t elements = 1;
+    for (const int64_t size : shape.sizes) {
+      elements *= size;
+    }
+    return buffer_.narrow(0, 0, elements).view(shape.sizes);
+  }
+
+ private:
+  at::Tensor buffer_;
+};
+
+class Profiler {
+ public:
+  Profiler(const model::Chain& chain,
+           model::Parameters& parameters,
+           const at::Tensor& inputs,
+           const at::Tensor& targets)
+      : chain_(chain), parameters_(parameters), inputs_(inputs), targets_(targets) {
+    find_kinds();
+    activations_ = std::make_unique<Activations>(most_elements_, parameters.compute_type());
+  }
+
+  void run_round(const std::function<void()>& step) {
+    for (LayerMeasured& layer : layers_) {
+      measure_layer(layer);
+    }
+    measure_loss();
+    clear_([&] {
+      parameters_.zero_gradients();
+      return 0;
+    });
+    if (step) {
+      step_([&] {
+        step();
+        return 0;
+      });
+    }
+  }
+
+  bool is_stable(double share) const {
+    bool is_stable = true;
+    for_each([&](const Measured& one) {
+      is_stable = is_stable && one.timings.error() <= share * one.timings.median();
+    });
+    return is_stable;
+  }
+
+  // After a warm-up round: what it measured does not count.
+  void forget() {
+    for_each([](Measured& one) { one = {}; });
+  }
+
+  plan::CostTable table(bool has_step) const;
+
+ private:
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    for (LayerMeasured& layer : layers_) {
+      visit(layer.dropping);
+      for (WayMeasured& way : layer.ways) {
+        visit(way.forward);
+        visit(way.backward);
+        visit(way.recompute);
+      }
+    }
+    visit(loss_);
+    visit(clear_);
+    visit(step_);
+  }
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    const_cast<Profiler*>(this)->for_each([&](const Measured& one) { visit(one); });
+  }
+
+  void find_kinds();
+  void measure_layer(LayerMeasured& layer);
+  void measure_way(LayerMeasured& layer, int32_t way);
+  void measure_loss();
+  plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
+
+  // In a step every layer meets cold caches: since its last turn all the others have run. Only what
+  // its neighbour has just made is warm.
+  void cool_caches(const at::Tensor& warm) const {
+    static_cast<void>(at::sum(parameters_.flat_weights()));
+    static_cast<void>(at::sum(parameters_.flat_gradients()));
+    static_cast<void>(at::sum(warm));
+  }
+
+  model::Tensors input_of(const LayerMeasured& layer) const {
+    return {layer.index == 0 ? inputs_ : activations_->view(layer.input)};
+  }
+
+  const model::Chain& chain_;
+  model::Parameters& parameters_;
+  const at::Tensor &inputs_, &targets_;
+  std::vector<size_t> kind_of_;  // layer of the chain -> index into layers_
+  std::vector<LayerMeasured> layers_;
+  int64_t most_elements_ = 1;
+  std::unique_ptr<Activations> activations_;
+  Measured loss_, clear_, step_;
+};
+
+void Profiler::find_kinds() {
+  std::map<std::pair<std::string, std::vector<int64_t>>, size_t> known;
+  model::TensorShape shape{inputs_.sizes().vec(), inputs_.scalar_type()};
+  for (int64_t i = 0; i < chain_.size(); ++i) {
+    const model::Layer& layer = chain_.layer(i);
+    const std::string kind = layer.kind().empty() ? cat("only ", i) : layer.kind();
+    const auto [place, is_new] = known.emplace(std::pair(kind, shape.sizes), layers_.size());
+    if (is_new) {
+      const model::TensorShape output = layer.size_for(shape, parameters_.compute_type()).output;
+      layers_.push_back({.index = i, .input = shape, .output = output});
+      layers_.back().ways.resize(layer.ways().size());
+      int64_t elements = 1;
+      for (const int64_t size : output.sizes) {
+        elements *= size;
+      }
+      most_elements_ = std::max(most_elements_, elements);
+    }
+    kind_of_.push_back(place->second);
+    shape = layers_[place->second].output;
+  }
+}
+
+void Profiler::measure_layer(LayerMeasured& layer) {
+  const model::Tensors input = input_of(layer);
+  cool_caches(input[0]);
+  layer.dropping([&] {
+    return chain_.layer(layer.index)
+        .forward(parameters_.weights_of(layer.index), input, {.layer = layer.index}, nullptr);
+  });
+  for (size_t way = 0; way < layer.ways.size(); ++way) {
+    measure_way(layer, static_cast<int32_t>(way));
+  }
+}
+
+void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
+  const int64_t index = measured.index;
+  const model::Layer& layer = chain_.layer(index);
+  const bool needs_output = layer.ways()[static_cast<size_t>(way)].needs_output;
+  const model::Pass pass{.layer = index};
+  const model::Tensors input = input_of(measured);
+  const model::Tensors gradient{activations_->view(measured.output)};
+  WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
+  if (!needs_output) {
+    model::Saved saved{.way = way, .without_output = true};
+    cool_caches(input[0]);
+    costs.recompute(
+        [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+  }
+  model::Saved saved{.way = way};
+  cool_caches(input[0]);
+  model::Tensors output = costs.forward(
+      [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+  if (!needs_output) {
+    output.clear();  // as in the step, where its reader has gone backward by now
+  }
+  cool_caches(gradient[0]);
+  costs.backward([&] {
+    return layer.backward(parameters_.weights_of(index),
+                          parameters_.gradients_of(index),
+                          input,
+                          std::move(saved),
+                          gradient,
+                          pass);
+  });
+}
+
+void Profiler::measure_loss() {
+  const int64_t last = chain_.size();
+  const at::Tensor input = activations_->view(layers_[kind_of_.back()].output);
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
+  cool_caches(input);
+  loss_([&] {
+    return chain_.loss().backward(
+        parameters_.weights_of(last), parameters_.gradients_of(last), input, targets_, scale);
+  });
+}
+
+int64_t own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
+                            std::set<std::string>& counted) {
+  int64_t bytes = 0;
+  for (const model::ParameterSpec& spec : specs) {
+    bytes += counted.insert(spec.name).second ? 4 * spec.count() : 0;
+  }
+  return bytes;
+}
+
+plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& counted) const {
+  const model::Layer& layer = chain_.layer(index);
+  const LayerMeasured& measured = layers_[kind_of_[static_cast<size_t>(index)]];
+  const int64_t output = measured.output.bytes();
+  plan::LayerCost cost{.name = layer.name(),
+                       .kind = layer.kind(),
+                       .input_bytes = measured.input.bytes(),
+                       .output_bytes = output,
+                       .forward_s = measured.dropping.timings.median(),
+                       .forward_extra_bytes = measured.dropping.working_bytes - output};
+  for (size_t i = 0; i < measured.ways.size(); ++i) {
+    const WayMeasured& way = measured.ways[i];
+    const model::Way& named = layer.ways()[i];
+    plan::KeepCost keep{
+        .name = named.name,
+        .forward_s = way.forward.timings.median(),
+        .backward_s = way.backward.timings.median(),
+        .saved_bytes = way.forward.left_bytes,
+        .forward_extra_bytes = way.forward.working_bytes - way.forward.left_bytes,
+        .backward_extra_bytes = way.backward.working_bytes - measured.input.bytes(),
+        .needs_output = named.needs_output,
+        .recompute_s = way.forward.timings.median(),
+        .recompute_extra_bytes = way.forward.working_bytes - way.forward.left_bytes};
+    if (!named.needs_output) {
+      keep.recompute_s = way.recompute.timings.median();
+      keep.recompute_extra_bytes = way.recompute.working_bytes - (keep.saved_bytes - output);
+    }
+    cost.ways.push_back(std::move(keep));
+  }
+  cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);
+  return cost;
+}
+
+plan::CostTable Profiler::table(bool has_step) const {
+  plan::CostTable table;
+  std::set<std::string> counted;
+  for (int64_t i = 0; i < chain_.size(); ++i) {
+    table.layers.push_back(layer_cost(i, counted));
+  }
+  const int64_t bytes = own_parameter_bytes(chain_.loss().parameters(), counted);
+  table.loss = {.name = chain_.loss().name(),
+                .seconds = loss_.timings.median(),
+                .extra_bytes = loss_.working_bytes - table.layers.back().output_bytes,
+                .parameter_bytes = bytes,
+                .gradient_bytes = bytes};
+  table.target_bytes = static_cast<int64_t>(targets_.nbytes());
+  table.clear_s = clear_.timings.median();
+  if (has_step) {
+    table.step_s = step_.timings.median();
+    table.step_extra_bytes = step_.working_bytes;
+  }
+  return table;
+}
+
+void clear_seconds(plan::CostTable& table) {
+  for (plan::LayerCost& layer : table.layers) {
+    layer.forward_s = 0;
+    for (plan::KeepCost& way : layer.ways) {
+      way.forward_s = way.backward_s = way.recompute_s = 0;
+    }
+  }
+  table.loss.seconds = table.clear_s = table.step_s = 0;
+}
+
+}  // namespace
+
+plan::CostTable measure(const model::Chain& chain,
+                        model::Parameters& parameters,
+                        const at::Tensor& inputs,
+                        const at::Tensor& targets,
+                        const ProfileOptions& options) {
+  PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
+                 "call memory::install_cpu_allocator() before measuring a chain");
+  Profiler profiler(chain, parameters, inputs, targets);
+  profiler.run_round(options.step);  // whatever is made once is made now
+  if (options.only_bytes) {
+    profiler.forget();
+    profiler.run_round(options.step);
+    plan::CostTable table = profiler.table(options.step != nullptr);
+    clear_seconds(table);
+    return table;
+  }
+  profiler.forget();
+  const Clock::time_point began = Clock::now();
+  for (int round = 1; round <= options.most_rounds; ++round) {
+    profiler.run_round(options.step);
+    if (options.on_round) {
+      options.on_round(round, options.most_rounds);
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
+    const bool is_enough = profiler.is_stable(options.stable) || seconds > options.most_seconds;
+    if (round >= options.least_rounds && is_enough) {
+      break;
+    }
+  }
+  return profiler.table(options.step != nullptr);
+}
+
+plan::CostTable sizes_of(const model::Chain& chain,
+                         const model::Parameters& parameters,
+                         const at::Tensor& inputs,
+                         const at::Tensor& targets) {
+  plan::CostTable table;
+  model::TensorShape shape{inputs.sizes().vec(), inputs.scalar_type()};
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    const model::Layer& layer = chain.layer(i);
+    const model::LayerSize size = layer.size_for(shape, parameters.compute_type());
+    const bool needs_output = layer.ways().front().needs_output;
+    table.layers.push_back({.name = layer.name(),
+                            .kind = layer.kind(),
+                            .input_bytes = shape.bytes(),
+                            .output_bytes = size.output.bytes(),
+                            .ways = {{.name = layer.ways().front().name,
+                                      .saved_bytes = size.kept_bytes,
+                                      .needs_output = needs_output}}});
+    shape = size.output;
+  }
+  table.loss.name = chain.loss().name();
+  table.target_bytes = static_cast<int64_t>(targets.nbytes());
+  return table;
+}
+
+}  // namespace penstock::profile

@@ -1,0 +1,47 @@
+// Measures a chain on this device: seconds and bytes of every layer, for one micro-batch, as a cost
+// table. Layers of one kind with the same input are measured once. docs/planning.md says how.
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/plan/cost_table.h"
+
+namespace penstock::model {
+class Chain;
+class Parameters;
+}  // namespace penstock::model
+
+namespace penstock::profile {
+
+struct ProfileOptions {
+  bool only_bytes = false;  // one round, no seconds
+  int least_rounds = 7;
+  int most_rounds = 40;
+  double most_seconds = 20;  // after the least rounds
+  double stable = 0.01;      // a median is stable when its error is this share of it
+
+  // The optimizer's step, to be timed as it is. Nothing: left out of the table.
+  std::function<void()> step = nullptr;
+  // After each round: rounds done, and rounds at most.
+  std::function<void(int, int)> on_round = nullptr;
+};
+
+// `inputs` and `targets` are one micro-batch. Never holds more than the layer at hand needs, one
+// activation apart. Leaves rubbish in the parameters' gradients. Residents and description are left
+// to the caller, who knows them.
+plan::CostTable measure(const model::Chain& chain,
+                        model::Parameters& parameters,
+                        const at::Tensor& inputs,
+                        const at::Tensor& targets,
+                        const ProfileOptions& options);
+
+// Bytes as the layers' shapes give them, without running anything: no seconds, no transients. Enough
+// for a program that is under no limit.
+plan::CostTable sizes_of(const model::Chain& chain,
+                         const model::Parameters& parameters,
+                         const at::Tensor& inputs,
+                         const at::Tensor& targets);
+
+}  // namespace penstock::profile

@@ -1,0 +1,66 @@
+#include "penstock/program/program.h"
+
+#include <map>
+#include <tuple>
+
+#include "penstock/base/error.h"
+
+namespace penstock::program {
+
+int64_t RankProgram::resident_bytes() const {
+  int64_t sum = 0;
+  for (const Resident& resident : residents) {
+    sum += resident.bytes;
+  }
+  return sum;
+}
+
+std::string_view op_name(Op op) {
+  switch (op) {
+    case Op::Clear:
+      return "clear";
+    case Op::Forward:
+      return "forward";
+    case Op::Loss:
+      return "loss";
+    case Op::Backward:
+      return "backward";
+    case Op::Drop:
+      return "drop";
+    case Op::Step:
+      return "step";
+  }
+  return "unknown operation";  // verify() refuses it
+}
+
+std::vector<std::string> value_names(const RankProgram& rank) {
+  std::map<std::tuple<ValueKind, int32_t, int32_t>, int> times;
+  std::vector<std::string> names;
+  names.reserve(rank.values.size());
+  for (const Value& value : rank.values) {
+    const int count = ++times[{value.kind, value.layer, value.micro_batch}];
+    const std::string again = count > 1 ? cat("#", count) : "";
+    if (value.kind == ValueKind::Targets) {
+      names.push_back(cat("t.", value.micro_batch, again));
+    } else {
+      const char letter = value.kind == ValueKind::Activation ? 'x'
+                          : value.kind == ValueKind::Saved    ? 's'
+                                                              : 'd';
+      names.push_back(cat(letter, value.layer, ".", value.micro_batch, again));
+    }
+  }
+  return names;
+}
+
+std::string describe(const Program& program, const Instruction& instruction) {
+  std::string text(op_name(instruction.op));
+  if (instruction.layer >= 0 && instruction.layer < program.loss_index()) {
+    text += cat(" of ", program.layers[static_cast<size_t>(instruction.layer)].name);
+  }
+  if (instruction.micro_batch >= 0) {
+    text += cat(", micro-batch ", instruction.micro_batch);
+  }
+  return text;
+}
+
+}  // namespace penstock::program

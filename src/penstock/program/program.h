@@ -1,0 +1,120 @@
+// The training step, spelled out: one instruction list per rank. Planners write it; verify,
+// simulate, the executor and the painter read it. docs/program.md gives the meaning of every field.
+//
+// Nothing here knows a tensor. A value is made once, by one instruction (or given at the start), and
+// freed once; a recomputed activation is a new value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::program {
+
+enum class ValueKind {
+  Activation,  // x: what enters layer `layer`; layer == number of layers: what enters the loss
+  Saved,       // s: what forward of `layer` keeps for its backward, beside its input and output
+  Gradient,    // d: the gradient of activation `layer`
+  Targets,     // t: what the loss compares with; `layer` is the number of layers
+};
+
+struct Value {
+  ValueKind kind = ValueKind::Activation;
+  int32_t layer = 0;
+  int32_t micro_batch = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const Value&) const = default;
+};
+
+using ValueId = int32_t;  // index into RankProgram::values
+
+enum class Op {
+  Clear,     // parameter gradients become zero
+  Forward,   // x(layer) -> x(layer + 1), and s(layer) unless keep is kKeepNothing; one that is run
+             // again right before its backward may make s(layer) alone
+  Loss,      // x(last), t -> d(last); adds the head's parameter gradients
+  Backward,  // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
+  Drop,      // frees values, does nothing else
+  Step,      // the optimizer moves the weights
+};
+
+enum class ResourceKind { Compute, Copy, Link };
+
+// What an instruction occupies while it runs. Instructions of one resource run one after the other,
+// in the order of the list; those of different resources overlap as far as their values allow.
+struct Resource {
+  ResourceKind kind = ResourceKind::Compute;
+  int32_t index = 0;  // Copy: the engine; Link: the peer's rank
+
+  auto operator<=>(const Resource&) const = default;
+};
+
+inline constexpr int32_t kKeepNothing = -1;
+
+struct Instruction {
+  Op op = Op::Drop;
+  int32_t layer = -1;            // Forward, Backward
+  int32_t micro_batch = -1;      // Forward, Loss, Backward
+  int32_t keep = kKeepNothing;   // Forward: index into the layer's ways of keeping
+  std::vector<ValueId> reads, makes, frees;  // frees happen when the instruction has ended
+  Resource resource = {};
+  double seconds = 0;
+  int64_t working_bytes = 0;  // the most held while it runs, above what was live before it
+
+  bool operator==(const Instruction&) const = default;
+};
+
+// One way in which a layer's forward can keep what its backward needs.
+struct Way {
+  std::string name;
+  bool needs_output = false;  // backward needs the layer's output alive too
+
+  bool operator==(const Way&) const = default;
+};
+
+struct LayerInfo {
+  std::string name;
+  std::vector<Way> ways;
+
+  bool operator==(const LayerInfo&) const = default;
+};
+
+// Held during the whole step: parameters, their gradients, optimizer state.
+struct Resident {
+  std::string name;
+  int64_t bytes = 0;
+
+  bool operator==(const Resident&) const = default;
+};
+
+struct RankProgram {
+  int64_t limit_bytes = 0;  // 0: none
+  std::vector<Resident> residents;
+  std::vector<Value> values;
+  std::vector<ValueId> given;  // live when the step begins: inputs and targets
+  std::vector<Instruction> instructions;
+
+  int64_t resident_bytes() const;
+  bool operator==(const RankProgram&) const = default;
+};
+
+struct Program {
+  std::vector<LayerInfo> layers;
+  int32_t micro_batches = 1;
+  std::vector<RankProgram> ranks;
+
+  int32_t loss_index() const { return static_cast<int32_t>(layers.size()); }
+  bool operator==(const Program&) const = default;
+};
+
+std::string_view op_name(Op op);  // "forward"
+
+// "x3.0", "s3.0", "d3.0", "t.0" (layer and micro-batch); what is made again is "x3.0#2".
+std::vector<std::string> value_names(const RankProgram& rank);
+
+// "forward of block 0 mlp, micro-batch 1", for people.
+std::string describe(const Program& program, const Instruction& instruction);
+
+}  // namespace penstock::program

@@ -1,0 +1,611 @@
+#include "penstock/program/program_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/quote.h"
+#include "penstock/base/units.h"
+
+namespace penstock::program {
+
+namespace {
+
+constexpr std::string_view kNoLimit = "none";
+constexpr std::string_view kNoWay = "nothing";
+constexpr std::string_view kNeedsOutput = "+output";
+constexpr size_t kMaxWayName = 64;
+constexpr int64_t kMaxExtent = int64_t{1} << 24;  // layers times micro-batches
+constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
+
+constexpr std::array kOps = {Op::Clear, Op::Forward, Op::Loss, Op::Backward, Op::Drop, Op::Step};
+
+constexpr unsigned bit(Op op) {
+  return 1U << static_cast<unsigned>(op);
+}
+
+constexpr unsigned kLayered = bit(Op::Forward) | bit(Op::Backward);
+constexpr unsigned kWorking = kLayered | bit(Op::Loss);
+constexpr unsigned kTimed = kWorking | bit(Op::Clear) | bit(Op::Step);
+constexpr unsigned kAll = kTimed | bit(Op::Drop);
+
+struct FieldRule {
+  std::string_view name;
+  FieldType type;
+  unsigned taken_by;   // bits of Op
+  unsigned needed_by;  // the others' default: no values, compute, 0
+};
+
+constexpr std::array kFields = {
+    FieldRule{"layer", FieldType::Integer, kLayered, kLayered},
+    FieldRule{"mb", FieldType::Integer, kWorking, kWorking},
+    FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
+    FieldRule{"reads", FieldType::Names, kAll, kWorking},
+    FieldRule{"makes", FieldType::Sizes, kAll, kWorking},
+    FieldRule{"frees", FieldType::Names, kAll, kWorking | bit(Op::Drop)},
+    FieldRule{"on", FieldType::Word, kAll, kTimed},
+    FieldRule{"seconds", FieldType::Number, kAll, kTimed},
+    FieldRule{"working", FieldType::Integer, kAll, kTimed},
+};
+
+std::vector<std::string> field_names(Op op) {
+  std::vector<std::string> names;
+  for (const FieldRule& rule : kFields) {
+    if ((rule.taken_by & bit(op)) != 0) {
+      names.emplace_back(rule.name);
+    }
+  }
+  return names;
+}
+
+const Field* find_field(const std::vector<Field>& fields, std::string_view name) {
+  const auto found = std::find_if(
+      fields.begin(), fields.end(), [&](const Field& field) { return field.name == name; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+bool is_way_name(std::string_view name) {
+  const auto is_allowed = [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
+  };
+  // "-" is the empty list of the text form.
+  return !name.empty() && name.size() <= kMaxWayName && name != "-" && name != kNoWay &&
+         std::all_of(name.begin(), name.end(), is_allowed);
+}
+
+// Takes the prefix from `text` if it is there.
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) {
+    return false;
+  }
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// No leading zero: a value has one name.
+std::optional<int32_t> take_number(std::string_view& text) {
+  int32_t number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto length = static_cast<size_t>(rest - text.data());
+  if (error != std::errc() || text[0] == '-' || (text[0] == '0' && length > 1)) {
+    return std::nullopt;
+  }
+  text.remove_prefix(length);
+  return number;
+}
+
+struct ValueName {
+  ValueKind kind = ValueKind::Activation;
+  int32_t layer = 0;
+  int32_t micro_batch = 0;
+  int32_t making = 1;
+  std::string_view first;  // the name of the first making
+};
+
+std::optional<ValueKind> take_kind(std::string_view& text) {
+  constexpr std::array letters = {std::pair{"x", ValueKind::Activation},
+                                  std::pair{"s", ValueKind::Saved},
+                                  std::pair{"d", ValueKind::Gradient},
+                                  std::pair{"t", ValueKind::Targets}};
+  for (const auto& [letter, kind] : letters) {
+    if (take(text, letter)) {
+      return kind;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ValueName> parse_value_name(std::string_view text, int32_t loss_index) {
+  const std::string_view whole = text;
+  const std::optional<ValueKind> kind = take_kind(text);
+  if (!kind) {
+    return std::nullopt;
+  }
+  const auto layer = *kind == ValueKind::Targets ? loss_index : take_number(text);
+  const bool has_dot = take(text, ".");
+  const auto micro_batch = take_number(text);
+  const std::string_view first = whole.substr(0, whole.size() - text.size());
+  std::optional<int32_t> making = 1;
+  if (take(text, "#")) {
+    making = take_number(text);
+    if (making.value_or(0) < 2) {
+      return std::nullopt;
+    }
+  }
+  if (!layer || !has_dot || !micro_batch || !text.empty()) {
+    return std::nullopt;
+  }
+  return ValueName{*kind, *layer, *micro_batch, *making, first};
+}
+
+std::string spell_resource(const Resource& resource) {
+  switch (resource.kind) {
+    case ResourceKind::Compute:
+      PENSTOCK_CHECK(resource.index == 0, "compute ", resource.index);
+      return "compute";
+    case ResourceKind::Copy:
+      return cat("copy:", resource.index);
+    case ResourceKind::Link:
+      return cat("link:", resource.index);
+  }
+  throw InternalError("no such resource");
+}
+
+template <typename T>
+const T& at(const std::vector<T>& list, int32_t index, std::string_view what) {
+  PENSTOCK_CHECK(index >= 0 && static_cast<size_t>(index) < list.size(),
+                 "there is no ",
+                 what,
+                 " ",
+                 index,
+                 "; there are ",
+                 list.size());
+  return list[static_cast<size_t>(index)];
+}
+
+std::vector<std::string> spell_names(const std::vector<ValueId>& ids,
+                                     const std::vector<std::string>& value_names) {
+  std::vector<std::string> words;
+  words.reserve(ids.size());
+  for (const ValueId id : ids) {
+    words.push_back(at(value_names, id, "value"));
+  }
+  return words;
+}
+
+std::vector<std::string> spell_sizes(const std::vector<ValueId>& ids,
+                                     const RankProgram& rank,
+                                     const std::vector<std::string>& value_names) {
+  std::vector<std::string> words;
+  words.reserve(ids.size());
+  for (const ValueId id : ids) {
+    words.push_back(cat(at(value_names, id, "value"), ":", at(rank.values, id, "value").bytes));
+  }
+  return words;
+}
+
+std::string spell_keep(const Program& program, const Instruction& instruction) {
+  if (instruction.keep == kKeepNothing) {
+    return std::string(kNoWay);
+  }
+  return at(at(program.layers, instruction.layer, "layer").ways, instruction.keep, "way").name;
+}
+
+using FieldWords = std::array<std::vector<std::string>, kFields.size()>;
+
+// In the order of kFields.
+FieldWords spell_words(const Program& program,
+                       const RankProgram& rank,
+                       const std::vector<std::string>& value_names,
+                       const Instruction& instruction) {
+  return {{{std::to_string(instruction.layer)},
+           {std::to_string(instruction.micro_batch)},
+           {spell_keep(program, instruction)},
+           spell_names(instruction.reads, value_names),
+           spell_sizes(instruction.makes, rank, value_names),
+           spell_names(instruction.frees, value_names),
+           {spell_resource(instruction.resource)},
+           {format_number(instruction.seconds)},
+           {std::to_string(instruction.working_bytes)}}};
+}
+
+}  // namespace
+
+void ProgramReader::fail(const std::string& what) const {
+  throw ConfigError(cat(place_, ": ", what));
+}
+
+void ProgramReader::fail_unknown(const std::string& what,
+                                 std::string_view word,
+                                 const std::vector<std::string>& known) const {
+  constexpr size_t longest_slip = 40;  // the search takes time by the word's length
+  const std::string suggestion = word.size() > longest_slip ? "" : nearest(word, known);
+  fail(cat("unknown ",
+           what,
+           " ",
+           in_quotes(word),
+           suggestion.empty() ? "" : cat("; did you mean ", suggestion, "?"),
+           " (known: ",
+           join(known, ", "),
+           ")"));
+}
+
+void ProgramReader::check_size(size_t bytes) const {
+  if (bytes > kMaxProgramBytes) {
+    fail(cat(bytes, " bytes are too long for a program; up to ", kMaxProgramBytes, " are read"));
+  }
+}
+
+void ProgramReader::read_version(std::string_view version) const {
+  if (version != std::to_string(kProgramVersion)) {
+    fail(cat("version ", in_quotes(version), "; this Penstock reads version ", kProgramVersion));
+  }
+}
+
+void ProgramReader::read_micro_batches(std::string_view number) {
+  program_.micro_batches = count("micro-batches", number, 1);
+  check_extent();
+}
+
+void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& ways) {
+  LayerInfo layer{name, {}};
+  std::map<std::string, int32_t> indices;
+  for (const std::string& word : ways) {
+    Way added = way(word);
+    if (!indices.emplace(added.name, static_cast<int32_t>(indices.size())).second) {
+      fail(cat("way ", added.name, " is repeated; a layer's ways have different names"));
+    }
+    layer.ways.push_back(std::move(added));
+  }
+  program_.layers.push_back(std::move(layer));
+  ways_.push_back(std::move(indices));
+  check_extent();
+}
+
+void ProgramReader::read_rank(std::string_view limit) {
+  finish_rank();
+  const int64_t limit_bytes = limit == kNoLimit ? 0 : bytes("limit", limit, 1);
+  program_.ranks.push_back({.limit_bytes = limit_bytes});
+}
+
+void ProgramReader::read_resident(const std::string& name, std::string_view size) {
+  Resident resident{name, bytes("bytes of a resident", size)};
+  count_bytes(resident.bytes);
+  program_.ranks.back().residents.push_back(std::move(resident));
+}
+
+void ProgramReader::read_given(std::string_view size) {
+  program_.ranks.back().given.push_back(add_value(size));
+}
+
+Op ProgramReader::read_op(std::string_view word, std::initializer_list<const char*> others) const {
+  for (const Op op : kOps) {
+    if (op_name(op) == word) {
+      return op;
+    }
+  }
+  std::vector<std::string> known(others.begin(), others.end());
+  for (const Op op : kOps) {
+    known.emplace_back(op_name(op));
+  }
+  fail_unknown("word", word, known);
+}
+
+Field ProgramReader::read_field(Op op,
+                                std::string_view name,
+                                const std::vector<Field>& earlier) const {
+  if (find_field(earlier, name) != nullptr) {
+    fail(cat("field ", name, " is repeated; it is allowed once"));
+  }
+  for (const FieldRule& rule : kFields) {
+    if (rule.name == name && (rule.taken_by & bit(op)) != 0) {
+      return {std::string(name), rule.type, {}};
+    }
+  }
+  fail_unknown(cat("field of ", op_name(op)), name, field_names(op));
+}
+
+void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
+  check_complete(op, fields);
+  std::vector<Instruction>& instructions = program_.ranks.back().instructions;
+  Instruction instruction = scalars(op, fields);
+  most_working_bytes_ = std::max(most_working_bytes_, instruction.working_bytes);
+  count_bytes(0);
+  for (const Field& field : fields) {
+    if (field.type == FieldType::Sizes) {
+      for (const std::string& size : field.words) {
+        instruction.makes.push_back(add_value(size));
+      }
+    } else if (field.type == FieldType::Names) {
+      const auto list = field.name == "reads" ? &Instruction::reads : &Instruction::frees;
+      for (const std::string& used : field.words) {
+        uses_.push_back({instructions.size(), list, used});
+      }
+    }
+  }
+  instructions.push_back(std::move(instruction));
+  places_.push_back(place_);
+}
+
+Program ProgramReader::finish() {
+  finish_rank();
+  return std::move(program_);
+}
+
+void ProgramReader::check_number(std::string_view what,
+                                 std::string_view number,
+                                 size_t expected) const {
+  if (number != std::to_string(expected)) {
+    fail(cat(what, " ", in_quotes(number), " is out of order; the next is ", expected));
+  }
+}
+
+int64_t ProgramReader::bytes(const std::string& what, std::string_view word, int64_t least) const {
+  return integer(what, word, least, kMaxBytes);
+}
+
+int32_t ProgramReader::count(const std::string& what, std::string_view word, int32_t least) const {
+  return static_cast<int32_t>(integer(what, word, least, std::numeric_limits<int32_t>::max()));
+}
+
+int64_t ProgramReader::integer(const std::string& what,
+                               std::string_view word,
+                               int64_t least,
+                               int64_t most) const {
+  int64_t number = 0;
+  const char* end = word.data() + word.size();
+  const auto [rest, error] = std::from_chars(word.data(), end, number);
+  if (error != std::errc() || rest != end || number < least || number > most) {
+    fail(cat(what, " ", in_quotes(word), " is no whole number from ", least, " to ", most));
+  }
+  return number;
+}
+
+double ProgramReader::seconds(const std::string& word) const {
+  double number = 0;
+  const char* end = word.data() + word.size();
+  const auto [rest, error] = std::from_chars(word.data(), end, number);
+  if (error != std::errc() || rest != end || !std::isfinite(number) || number < 0) {
+    fail(cat("seconds ", in_quotes(word), " is no finite number from 0 up"));
+  }
+  return number;
+}
+
+Resource ProgramReader::resource(const std::string& word) const {
+  std::string_view rest = word;
+  if (rest == "compute") {
+    return {};
+  }
+  Resource result;
+  if (take(rest, "copy:")) {
+    result.kind = ResourceKind::Copy;
+  } else if (take(rest, "link:")) {
+    result.kind = ResourceKind::Link;
+  } else {
+    fail(cat("on ", in_quotes(word), " is no resource; compute, copy:N and link:N are"));
+  }
+  result.index = count(word.substr(0, 4), rest);
+  return result;
+}
+
+Way ProgramReader::way(const std::string& word) const {
+  Way result{word, word.ends_with(kNeedsOutput)};
+  if (result.needs_output) {
+    result.name.resize(word.size() - kNeedsOutput.size());
+  }
+  if (!is_way_name(result.name)) {
+    fail(cat("way ",
+             in_quotes(word),
+             " is no name; up to ",
+             kMaxWayName,
+             " letters, digits, _ and - are allowed (but not - and ",
+             kNoWay,
+             "), then ",
+             kNeedsOutput,
+             " or not"));
+  }
+  return result;
+}
+
+int32_t ProgramReader::way_index(int32_t layer, const std::string& name) const {
+  if (name == kNoWay) {
+    return kKeepNothing;
+  }
+  const auto& indices = ways_[static_cast<size_t>(layer)];
+  if (const auto found = indices.find(name); found != indices.end()) {
+    return found->second;
+  }
+  std::vector<std::string> known = {std::string(kNoWay)};
+  for (const Way& way : program_.layers[static_cast<size_t>(layer)].ways) {
+    known.push_back(way.name);
+  }
+  fail_unknown(cat("way of layer ", layer), name, known);
+}
+
+// Whoever checks or draws a program has a place for each layer and micro-batch; a short file must
+// not ask for more memory than there is.
+void ProgramReader::check_extent() const {
+  const int64_t layers = std::max(program_.loss_index(), 1);
+  if (layers * program_.micro_batches > kMaxExtent) {
+    fail(cat("layers times micro-batches are ",
+             layers * program_.micro_batches,
+             "; up to ",
+             kMaxExtent,
+             " are allowed"));
+  }
+}
+
+void ProgramReader::check_layer(int32_t layer, int32_t end) const {
+  if (layer >= end) {
+    fail(cat("layer ", layer, " is out of range; the program has ", program_.loss_index()));
+  }
+}
+
+void ProgramReader::check_micro_batch(int32_t micro_batch) const {
+  if (micro_batch >= program_.micro_batches) {
+    fail(cat(
+        "micro-batch ", micro_batch, " is out of range; the program has ", program_.micro_batches));
+  }
+}
+
+void ProgramReader::check_complete(Op op, const std::vector<Field>& fields) const {
+  for (const FieldRule& rule : kFields) {
+    if ((rule.needed_by & bit(op)) != 0 && find_field(fields, rule.name) == nullptr) {
+      fail(cat("field ", rule.name, " is missing; ", op_name(op), " needs it"));
+    }
+  }
+}
+
+Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) const {
+  Instruction result{.op = op};
+  if (const Field* field = find_field(fields, "layer")) {
+    result.layer = count("layer", field->words[0]);
+    check_layer(result.layer, program_.loss_index());
+  }
+  if (const Field* field = find_field(fields, "mb")) {
+    result.micro_batch = count("mb", field->words[0]);
+    check_micro_batch(result.micro_batch);
+  }
+  if (const Field* field = find_field(fields, "keep")) {
+    result.keep = way_index(result.layer, field->words[0]);
+  }
+  if (const Field* field = find_field(fields, "on")) {
+    result.resource = resource(field->words[0]);
+  }
+  if (const Field* field = find_field(fields, "seconds")) {
+    result.seconds = seconds(field->words[0]);
+  }
+  if (const Field* field = find_field(fields, "working")) {
+    result.working_bytes = bytes("working", field->words[0]);
+  }
+  return result;
+}
+
+Value ProgramReader::new_value(const std::string& name) const {
+  const auto parsed = parse_value_name(name, program_.loss_index());
+  if (!parsed) {
+    fail(cat("value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, t.0 or x3.0#2"));
+  }
+  check_layer(parsed->layer, program_.loss_index() + (parsed->kind == ValueKind::Saved ? 0 : 1));
+  check_micro_batch(parsed->micro_batch);
+  if (ids_.contains(name)) {
+    fail(cat("value ", name, " is made or given twice; the next making is #", parsed->making + 1));
+  }
+  if (parsed->making > 1) {
+    const int32_t before = parsed->making - 1;
+    const std::string earlier = before == 1 ? "" : cat("#", before);
+    if (!ids_.contains(cat(parsed->first, earlier))) {
+      fail(cat("value ", name, " comes before ", parsed->first, earlier, "; makings count up"));
+    }
+  }
+  return {parsed->kind, parsed->layer, parsed->micro_batch, 0};
+}
+
+ValueId ProgramReader::add_value(std::string_view size) {
+  const size_t colon = size.find(':');
+  if (colon == std::string_view::npos) {
+    fail(cat("value ", in_quotes(size), " comes without its bytes; write NAME:BYTES"));
+  }
+  const std::string name(size.substr(0, colon));
+  Value added = new_value(name);
+  added.bytes = bytes(cat("bytes of ", name), size.substr(colon + 1));
+  count_bytes(added.bytes);
+  std::vector<Value>& values = program_.ranks.back().values;
+  const auto id = static_cast<ValueId>(values.size());
+  values.push_back(added);
+  ids_.emplace(name, id);
+  return id;
+}
+
+// Keeps every sum that a replay can come to within 63 bits.
+void ProgramReader::count_bytes(int64_t added) {
+  if (added > kMaxBytes - held_bytes_ - most_working_bytes_) {
+    fail(cat("the bytes of this rank add up to more than ", kMaxBytes));
+  }
+  held_bytes_ += added;
+}
+
+void ProgramReader::finish_rank() {
+  for (const Use& use : uses_) {
+    const auto found = ids_.find(use.value);
+    if (found == ids_.end()) {
+      set_place(places_[use.instruction]);
+      fail(cat("value ", in_quotes(use.value), " is neither made nor given in this rank"));
+    }
+    (program_.ranks.back().instructions[use.instruction].*use.list).push_back(found->second);
+  }
+  ids_.clear();
+  uses_.clear();
+  places_.clear();
+  held_bytes_ = 0;
+  most_working_bytes_ = 0;
+}
+
+std::string spell_limit(int64_t limit_bytes) {
+  return limit_bytes == 0 ? std::string(kNoLimit) : std::to_string(limit_bytes);
+}
+
+std::vector<std::string> spell_ways(const LayerInfo& layer) {
+  std::vector<std::string> words;
+  for (const Way& way : layer.ways) {
+    PENSTOCK_CHECK(
+        is_way_name(way.name), "way ", in_quotes(way.name), " of ", in_quotes(layer.name));
+    words.push_back(cat(way.name, way.needs_output ? kNeedsOutput : ""));
+  }
+  return words;
+}
+
+std::vector<std::string> spell_given(const RankProgram& rank,
+                                     const std::vector<std::string>& value_names) {
+  return spell_sizes(rank.given, rank, value_names);
+}
+
+std::vector<Field> spell_fields(const Program& program,
+                                const RankProgram& rank,
+                                const std::vector<std::string>& value_names,
+                                const Instruction& instruction) {
+  PENSTOCK_CHECK(std::isfinite(instruction.seconds), "seconds ", instruction.seconds);
+  const FieldWords words = spell_words(program, rank, value_names, instruction);
+  const FieldWords defaults = spell_words(program, rank, value_names, {});
+  std::vector<Field> fields;
+  for (size_t i = 0; i < kFields.size(); ++i) {
+    const FieldRule& rule = kFields[i];
+    // A field that the instruction does not take is written if it is set: reading back refuses it.
+    if ((rule.needed_by & bit(instruction.op)) != 0 || words[i] != defaults[i]) {
+      fields.push_back({std::string(rule.name), rule.type, words[i]});
+    }
+  }
+  return fields;
+}
+
+std::string spell_text(const std::string& text) {
+  PENSTOCK_CHECK(is_valid_utf8(text), "not UTF-8: ", in_quotes(text));
+  return nlohmann::json(text).dump();
+}
+
+void check_reads_back(const Program& program,
+                      const std::string& written,
+                      const std::function<Program()>& read) {
+  if (written.size() > kMaxProgramBytes) {
+    throw ConfigError(cat("the program is ",
+                          format_bytes(static_cast<int64_t>(written.size())),
+                          " long; files of up to ",
+                          format_bytes(static_cast<int64_t>(kMaxProgramBytes)),
+                          " can be read back; use fewer micro-batches or ranks"));
+  }
+  try {
+    PENSTOCK_CHECK(read() == program, "values are not numbered as they are given and made");
+  } catch (const ConfigError& error) {
+    PENSTOCK_CHECK(false, error.what());
+  }
+}
+
+}  // namespace penstock::program

@@ -1,0 +1,123 @@
+// The words of a program file and what they mean. The text and the JSON form differ only in how a
+// file is cut into words. Both hand them to ProgramReader, so both take the same programs and
+// refuse others with the same messages. The writers of both forms spell with the functions below.
+//
+// This checks form: numbers in range, names that resolve. Lifetimes and memory are verify()'s.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/program/program.h"
+
+namespace penstock::program {
+
+inline constexpr int kProgramVersion = 1;
+inline constexpr size_t kMaxProgramBytes = size_t{64} << 20;  // of a file
+
+// What a field of an instruction takes: a number, a word, values ("x1.0"), or values with their
+// bytes ("x1.0:4096").
+enum class FieldType { Integer, Number, Word, Names, Sizes };
+
+struct Field {
+  std::string name;
+  FieldType type = FieldType::Word;
+  std::vector<std::string> words;  // exactly one, except for Names and Sizes
+};
+
+// Takes a file's words from front to back. Every function throws ConfigError for words that mean
+// nothing where they stand.
+class ProgramReader {
+ public:
+  // What errors begin with from now on: "plan.txt:12".
+  void set_place(std::string place) { place_ = std::move(place); }
+  [[noreturn]] void fail(const std::string& what) const;
+  // `what` as in "unknown field of forward".
+  [[noreturn]] void fail_unknown(const std::string& what,
+                                 std::string_view word,
+                                 const std::vector<std::string>& known) const;
+
+  void check_size(size_t bytes) const;
+  void read_version(std::string_view version) const;
+  void read_micro_batches(std::string_view number);
+  void read_layer(const std::string& name, const std::vector<std::string>& ways);
+  void read_rank(std::string_view limit);
+  void read_resident(const std::string& name, std::string_view size);
+  void read_given(std::string_view size);
+  // `others` are words that could stand in its place, for the message.
+  Op read_op(std::string_view word, std::initializer_list<const char*> others = {}) const;
+  // A field without words yet; `earlier` are those that the instruction has.
+  Field read_field(Op op, std::string_view name, const std::vector<Field>& earlier) const;
+  void read_instruction(Op op, const std::vector<Field>& fields);
+  Program finish();
+
+  // For the forms that number what they list.
+  void check_number(std::string_view what, std::string_view number, size_t expected) const;
+
+  const Program& program() const { return program_; }  // so far
+
+ private:
+  // A value may be used above the line that makes it; that is verify()'s to refuse.
+  struct Use {
+    size_t instruction;
+    std::vector<ValueId> Instruction::*list;
+    std::string value;
+  };
+
+  int64_t bytes(const std::string& what, std::string_view word, int64_t least = 0) const;
+  int32_t count(const std::string& what, std::string_view word, int32_t least = 0) const;
+  int64_t integer(const std::string& what,
+                  std::string_view word,
+                  int64_t least,
+                  int64_t most) const;
+  double seconds(const std::string& word) const;
+  Resource resource(const std::string& word) const;
+  Way way(const std::string& word) const;
+  int32_t way_index(int32_t layer, const std::string& name) const;
+  void check_extent() const;
+  void check_layer(int32_t layer, int32_t end) const;
+  void check_micro_batch(int32_t micro_batch) const;
+  void check_complete(Op op, const std::vector<Field>& fields) const;
+  Instruction scalars(Op op, const std::vector<Field>& fields) const;
+  Value new_value(const std::string& name) const;
+  ValueId add_value(std::string_view size);
+  void count_bytes(int64_t added);
+  void finish_rank();
+
+  Program program_;
+  std::string place_;
+  std::vector<std::map<std::string, int32_t>> ways_;  // of each layer: name to index
+  // Of the rank that is being read.
+  std::map<std::string, ValueId> ids_;
+  std::vector<Use> uses_;
+  std::vector<std::string> places_;  // of its instructions
+  int64_t held_bytes_ = 0;           // all residents and values together
+  int64_t most_working_bytes_ = 0;
+};
+
+std::string spell_limit(int64_t limit_bytes);
+std::vector<std::string> spell_ways(const LayerInfo& layer);
+std::vector<std::string> spell_given(const RankProgram& rank,
+                                     const std::vector<std::string>& value_names);
+std::vector<Field> spell_fields(const Program& program,
+                                const RankProgram& rank,
+                                const std::vector<std::string>& value_names,
+                                const Instruction& instruction);
+
+// In quotation marks and with escapes, as JSON has it.
+std::string spell_text(const std::string& text);
+
+// What is written must read back as the program it was written from: throws InternalError when
+// `read` does not give that (its values are numbered in another order, say), and ConfigError when
+// the file is too long to be read.
+void check_reads_back(const Program& program,
+                      const std::string& written,
+                      const std::function<Program()>& read);
+
+}  // namespace penstock::program

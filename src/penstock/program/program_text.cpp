@@ -1,0 +1,286 @@
+#include "penstock/program/program_text.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/program/program_reader.h"
+
+namespace penstock::program {
+
+namespace {
+
+constexpr std::string_view kNoItems = "-";
+
+std::string print_list(const std::vector<std::string>& items) {
+  return items.empty() ? std::string(kNoItems) : join(items, ",");
+}
+
+std::string print_rank(const Program& program, const RankProgram& rank) {
+  std::string out;
+  for (const Resident& resident : rank.residents) {
+    out += cat("resident ", resident.bytes, " ", spell_text(resident.name), "\n");
+  }
+  const std::vector<std::string> names = value_names(rank);
+  if (!rank.given.empty()) {
+    out += cat("given ", join(spell_given(rank, names), " "), "\n");
+  }
+  for (const Instruction& instruction : rank.instructions) {
+    out += op_name(instruction.op);
+    for (const Field& field : spell_fields(program, rank, names, instruction)) {
+      out += cat(" ", field.name, "=", print_list(field.words));
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+std::string print(const Program& program) {
+  std::string out =
+      cat("penstock-program ", kProgramVersion, "\nmicro-batches ", program.micro_batches, "\n");
+  for (size_t i = 0; i < program.layers.size(); ++i) {
+    const LayerInfo& layer = program.layers[i];
+    out += cat("layer ", i, " ", spell_text(layer.name));
+    out += cat(" ways=", print_list(spell_ways(layer)), "\n");
+  }
+  for (size_t i = 0; i < program.ranks.size(); ++i) {
+    const RankProgram& rank = program.ranks[i];
+    out += cat("rank ", i, " limit=", spell_limit(rank.limit_bytes), "\n");
+    out += print_rank(program, rank);
+  }
+  return out;
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> items;
+  if (text == kNoItems) {
+    return items;
+  }
+  for (;;) {
+    const size_t comma = text.find(',');
+    items.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) {
+      return items;
+    }
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// As they stand on the line, quotation marks included.
+using Words = std::vector<std::string_view>;
+
+bool is_quoted(std::string_view word) {
+  return word.starts_with('"');
+}
+
+class TextParser {
+ public:
+  TextParser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
+
+  Program parse() {
+    set_place();
+    reader_.check_size(text_.size());
+    while (!text_.empty()) {
+      const size_t end = std::min(text_.find('\n'), text_.size());
+      if (end > 0) {
+        set_place();
+        read_line(text_.substr(0, end));
+      }
+      text_.remove_prefix(std::min(end + 1, text_.size()));
+      ++line_number_;
+    }
+    set_place();
+    if (part_ < Part::Layers) {
+      reader_.fail(
+          "the program ends here; it begins with the lines penstock-program 1 and "
+          "micro-batches N");
+    }
+    return reader_.finish();
+  }
+
+ private:
+  // What has been read last. The parts of a file come in this order; the last two once per rank.
+  enum class Part { Nothing, Version, Layers, Rank, Instructions };
+
+  void set_place() { reader_.set_place(origin_ + ":" + std::to_string(line_number_)); }
+
+  void read_line(std::string_view line) {
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    check_characters(line);
+    if (const Words words = split_words(line); !words.empty()) {
+      read_words(words);
+    }
+  }
+
+  void check_characters(std::string_view line) const {
+    if (!is_valid_utf8(line)) {
+      reader_.fail("the line is not valid UTF-8; a program is text");
+    }
+    const auto is_control = [](char letter) {
+      return static_cast<unsigned char>(letter) < 0x20 && letter != '\t';
+    };
+    if (std::any_of(line.begin(), line.end(), is_control)) {
+      reader_.fail("the line holds a control character; a program is text");
+    }
+  }
+
+  Words split_words(std::string_view line) const {
+    constexpr std::string_view blanks = " \t";
+    Words words;
+    for (;;) {
+      line.remove_prefix(std::min(line.find_first_not_of(blanks), line.size()));
+      if (line.empty() || line.front() == '#') {
+        return words;
+      }
+      const size_t length = is_quoted(line) ? quoted_length(line) : line.find_first_of(blanks);
+      words.push_back(line.substr(0, length));
+      line.remove_prefix(words.back().size());
+      if (!line.empty() && blanks.find(line.front()) == std::string_view::npos) {
+        reader_.fail("a blank is missing after a quotation mark");
+      }
+    }
+  }
+
+  size_t quoted_length(std::string_view text) const {
+    for (size_t i = 1; i < text.size(); ++i) {
+      if (text[i] == '"') {
+        return i + 1;
+      }
+      if (text[i] == '\\') {
+        ++i;
+      }
+    }
+    reader_.fail("a quotation mark is not closed on its line");
+  }
+
+  std::string unquote(std::string_view quoted) const {
+    const auto text = nlohmann::json::parse(quoted, nullptr, false);
+    if (!text.is_string()) {
+      reader_.fail("an escape in quotation marks is wrong; those of JSON are allowed");
+    }
+    return text.get<std::string>();
+  }
+
+  void read_words(const Words& words) {
+    const std::string_view first = words[0];
+    if (first == "penstock-program") {
+      require_form(words, "ww", "penstock-program 1");
+      advance(first, part_ == Part::Nothing, Part::Version);
+      reader_.read_version(words[1]);
+    } else if (part_ == Part::Nothing) {
+      reader_.fail("the file does not begin with penstock-program 1; it is no program");
+    } else if (first == "micro-batches") {
+      require_form(words, "ww", "micro-batches 4");
+      advance(first, part_ == Part::Version, Part::Layers);
+      reader_.read_micro_batches(words[1]);
+    } else if (first == "layer") {
+      read_layer(words);
+    } else if (first == "rank") {
+      read_rank(words);
+    } else if (first == "resident") {
+      require_form(words, "wwq", "resident 4096 \"parameters\"");
+      advance(first, part_ == Part::Rank, Part::Rank);
+      reader_.read_resident(unquote(words[2]), words[1]);
+    } else if (first == "given") {
+      require_form(words, std::string(std::max(words.size(), size_t{2}), 'w'), "given x0.0:4096");
+      advance(first, part_ == Part::Rank, Part::Rank);
+      for (size_t i = 1; i < words.size(); ++i) {
+        reader_.read_given(words[i]);
+      }
+    } else {
+      read_instruction(words);
+    }
+  }
+
+  void read_layer(const Words& words) {
+    constexpr const char* example = "layer 0 \"name\" ways=all";
+    require_form(words, "wwqw", example);
+    advance("layer", part_ == Part::Layers, Part::Layers);
+    reader_.check_number("layer", words[1], reader_.program().layers.size());
+    reader_.read_layer(unquote(words[2]), split_list(option(words[3], "ways", example)));
+  }
+
+  void read_rank(const Words& words) {
+    constexpr const char* example = "rank 0 limit=none";
+    require_form(words, "www", example);
+    advance("rank", part_ >= Part::Layers, Part::Rank);
+    reader_.check_number("rank", words[1], reader_.program().ranks.size());
+    reader_.read_rank(option(words[2], "limit", example));
+  }
+
+  void read_instruction(const Words& words) {
+    const Op op =
+        reader_.read_op(words[0], {"micro-batches", "layer", "rank", "resident", "given"});
+    advance(words[0], part_ >= Part::Rank, Part::Instructions);
+    std::vector<Field> fields;
+    for (size_t i = 1; i < words.size(); ++i) {
+      const size_t equals = words[i].find('=');
+      if (is_quoted(words[i]) || equals == std::string_view::npos) {
+        reader_.fail(cat("word ", i + 1, " is no field; fields are written name=value"));
+      }
+      Field field = reader_.read_field(op, words[i].substr(0, equals), fields);
+      const std::string_view value = words[i].substr(equals + 1);
+      const bool is_list = field.type == FieldType::Names || field.type == FieldType::Sizes;
+      field.words = is_list ? split_list(value) : std::vector{std::string(value)};
+      fields.push_back(std::move(field));
+    }
+    reader_.read_instruction(op, fields);
+  }
+
+  // `form` has a letter per word: w, or q for one in quotation marks.
+  void require_form(const Words& words, std::string_view form, const char* example) const {
+    std::string found;
+    for (const std::string_view word : words) {
+      found += is_quoted(word) ? 'q' : 'w';
+    }
+    if (found != form) {
+      fail_form(words[0], example);
+    }
+  }
+
+  std::string_view option(std::string_view word, std::string_view name, const char* example) const {
+    if (!word.starts_with(cat(name, "="))) {
+      fail_form(name, example);
+    }
+    return word.substr(name.size() + 1);
+  }
+
+  [[noreturn]] void fail_form(std::string_view what, const char* example) const {
+    reader_.fail(cat(what, " is not written as it should be; an example: ", example));
+  }
+
+  void advance(std::string_view word, bool is_in_place, Part next) {
+    if (!is_in_place) {
+      reader_.fail(
+          cat(word,
+              " is out of place; the order is penstock-program, micro-batches, layers, and "
+              "for each rank: rank, residents and given values, instructions"));
+    }
+    part_ = next;
+  }
+
+  std::string_view text_;  // what is left
+  const std::string& origin_;
+  int64_t line_number_ = 1;
+  Part part_ = Part::Nothing;
+  ProgramReader reader_;
+};
+
+}  // namespace
+
+std::string format_program(const Program& program) {
+  std::string text = print(program);
+  check_reads_back(program, text, [&] { return parse_program(text, "the written program"); });
+  return text;
+}
+
+Program parse_program(std::string_view text, const std::string& origin) {
+  return TextParser(text, origin).parse();
+}
+
+}  // namespace penstock::program

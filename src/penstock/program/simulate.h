@@ -1,0 +1,46 @@
+// When each instruction would run and what memory would hold, from the program alone.
+//
+// An instruction starts when its resource is free, all values that it reads or frees are there, and
+// no other resource still reads what it frees.
+// While it runs the rank holds what was live plus working_bytes; when it ends, what it made is live
+// and what it frees is gone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "penstock/program/program.h"
+
+namespace penstock::program {
+
+struct Span {
+  int32_t instruction = 0;
+  double start = 0;  // seconds from the beginning of the step
+  double end = 0;
+};
+
+// Memory is `bytes` from `seconds` on, until the next point.
+struct MemoryPoint {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+struct RankTimeline {
+  std::vector<Span> spans;  // in the order of the rank's instructions
+  std::vector<MemoryPoint> memory;
+  int64_t peak_bytes = 0;
+  int32_t peak_instruction = -1;
+  std::map<Resource, double> busy_seconds;
+};
+
+// What simulate() predicts and what the executor records have the same form.
+struct Timeline {
+  double seconds = 0;  // from the beginning to the end of the last instruction of any rank
+  std::vector<RankTimeline> ranks;
+};
+
+// Throws InternalError for a program that verify() would refuse for its lifetimes.
+Timeline simulate(const Program& program);
+
+}  // namespace penstock::program

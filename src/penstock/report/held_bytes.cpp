@@ -1,0 +1,94 @@
+#include "penstock/report/held_bytes.h"
+
+#include <algorithm>
+
+namespace penstock::report {
+
+namespace {
+
+using program::MemoryPoint;
+
+int64_t bytes_of(const program::RankProgram& rank, const std::vector<program::ValueId>& ids) {
+  int64_t sum = 0;
+  for (const program::ValueId id : ids) {
+    sum += rank.values.at(static_cast<size_t>(id)).bytes;
+  }
+  return sum;
+}
+
+struct Event {
+  double seconds = 0;
+  size_t instruction = 0;
+  bool is_start = false;
+  bool is_release = false;  // the end of an instruction that took time
+};
+
+// As simulate() has it: at one moment ends come before starts, and instructions that take no time
+// begin and end in the order of the list.
+std::vector<Event> events_in_order(const program::RankTimeline& timeline) {
+  std::vector<Event> events;
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const program::Span& span = timeline.spans[i];
+    events.push_back({span.start, i, true, false});
+    events.push_back({span.end, i, false, span.end > span.start});
+  }
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.seconds != b.seconds ? a.seconds < b.seconds : a.is_release > b.is_release;
+  });
+  return events;
+}
+
+HeldBytes held_during(const program::Span& span, const std::vector<MemoryPoint>& curve) {
+  const auto starts_later = std::upper_bound(
+      curve.begin(), curve.end(), span.start, [](double seconds, const MemoryPoint& point) {
+        return seconds < point.seconds;
+      });
+  if (starts_later == curve.begin()) {
+    return {};
+  }
+  const auto first = starts_later - 1;  // in force when the instruction starts
+  const bool has_previous = first != curve.begin() && first->seconds == span.start;
+  HeldBytes held = {(has_previous ? first - 1 : first)->bytes, first->bytes, first->bytes};
+  auto point = starts_later;
+  for (; point != curve.end() && point->seconds < span.end; ++point) {
+    held.during = std::max(held.during, point->bytes);
+    held.after = point->bytes;
+  }
+  if (point != curve.end() && point->seconds == span.end) {
+    held.after = point->bytes;
+  }
+  return held;
+}
+
+}  // namespace
+
+std::vector<HeldBytes> predicted_bytes(const program::RankProgram& rank,
+                                       const program::RankTimeline& predicted) {
+  std::vector<HeldBytes> all(rank.instructions.size());
+  int64_t held = rank.resident_bytes() + bytes_of(rank, rank.given);
+  for (const Event& event : events_in_order(predicted)) {
+    const program::Instruction& instruction = rank.instructions[event.instruction];
+    HeldBytes& around = all[event.instruction];
+    if (event.is_start) {
+      around.before = held;
+      held += instruction.working_bytes;
+      around.during = held;
+    } else {
+      held += bytes_of(rank, instruction.makes) - bytes_of(rank, instruction.frees) -
+              instruction.working_bytes;
+      around.after = held;
+    }
+  }
+  return all;
+}
+
+std::vector<HeldBytes> measured_bytes(const program::RankTimeline& measured) {
+  std::vector<HeldBytes> all;
+  all.reserve(measured.spans.size());
+  for (const program::Span& span : measured.spans) {
+    all.push_back(held_during(span, measured.memory));
+  }
+  return all;
+}
+
+}  // namespace penstock::report

@@ -1,0 +1,144 @@
+#include "penstock/report/step_picture.h"
+
+#include <array>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/base/text.h"
+
+namespace penstock::report {
+
+namespace {
+
+using program::Instruction;
+using program::Op;
+
+// Okabe and Ito's colours, told apart with any colour vision, and greys for what is not a layer's
+// work. All are seen on white and on near black.
+constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
+    {"forward", "#0072b2", "#ffffff"},
+    {"forward, keeps nothing", "#56b4e9", "#10222e"},
+    {"forward again", "#cc79a7", "#2a1220"},
+    {"backward", "#e69f00", "#2a1d00"},
+    {"loss", "#009e73", "#ffffff"},
+    {"step", "#6b7280", "#ffffff"},
+    {"clear", "#a3abb6", "#14181d"},
+    {"drop", "#c4c9d0", "#14181d"},
+}};
+
+void check_timeline(const program::Program& program, const program::Timeline& timeline) {
+  PENSTOCK_CHECK(timeline.ranks.size() == program.ranks.size(),
+                 timeline.ranks.size(),
+                 " ranks in the timeline of a program of ",
+                 program.ranks.size());
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    const std::vector<program::Span>& spans = timeline.ranks[rank].spans;
+    PENSTOCK_CHECK(spans.size() == program.ranks[rank].instructions.size(),
+                   spans.size(),
+                   " spans for ",
+                   program.ranks[rank].instructions.size(),
+                   " instructions of rank ",
+                   rank);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const program::Span& span = spans[i];
+      PENSTOCK_CHECK(static_cast<size_t>(span.instruction) == i && span.start >= 0 &&
+                         span.end >= span.start && std::isfinite(span.end),
+                     "span ",
+                     i,
+                     " of rank ",
+                     rank,
+                     " is instruction ",
+                     span.instruction,
+                     " from ",
+                     span.start,
+                     " to ",
+                     span.end);
+    }
+  }
+}
+
+BarKind forward_kind(const Instruction& instruction, bool has_run) {
+  if (has_run) {
+    return BarKind::ForwardAgain;
+  }
+  return instruction.keep == program::kKeepNothing ? BarKind::ForwardKeepsNothing
+                                                   : BarKind::Forward;
+}
+
+BarKind other_kind(Op op) {
+  switch (op) {
+    case Op::Forward:
+      return BarKind::Forward;
+    case Op::Backward:
+      return BarKind::Backward;
+    case Op::Loss:
+      return BarKind::Loss;
+    case Op::Step:
+      return BarKind::Step;
+    case Op::Clear:
+      return BarKind::Clear;
+    case Op::Drop:
+      return BarKind::Drop;
+  }
+  throw InternalError("no such instruction");
+}
+
+}  // namespace
+
+void check_picture(const StepPicture& picture) {
+  check_timeline(picture.program, picture.predicted);
+  if (picture.measured != nullptr) {
+    check_timeline(picture.program, *picture.measured);
+  }
+}
+
+const BarStyle& bar_style(BarKind kind) {
+  return kStyles[static_cast<size_t>(kind)];
+}
+
+std::vector<BarKind> bar_kinds(const program::RankProgram& rank) {
+  std::set<std::pair<int32_t, int32_t>> done;  // layer, micro-batch
+  std::vector<BarKind> kinds;
+  kinds.reserve(rank.instructions.size());
+  for (const Instruction& instruction : rank.instructions) {
+    if (instruction.op == Op::Forward) {
+      const bool is_first = done.insert({instruction.layer, instruction.micro_batch}).second;
+      kinds.push_back(forward_kind(instruction, !is_first));
+    } else {
+      kinds.push_back(other_kind(instruction.op));
+    }
+  }
+  return kinds;
+}
+
+std::vector<program::Resource> resources_of(const program::RankProgram& rank) {
+  std::set<program::Resource> used;
+  for (const Instruction& instruction : rank.instructions) {
+    used.insert(instruction.resource);
+  }
+  return {used.begin(), used.end()};
+}
+
+std::string resource_name(program::Resource resource) {
+  switch (resource.kind) {
+    case program::ResourceKind::Compute:
+      return "compute";
+    case program::ResourceKind::Copy:
+      return cat("copy ", resource.index);
+    case program::ResourceKind::Link:
+      return cat("link to rank ", resource.index);
+  }
+  throw InternalError("no such resource");
+}
+
+std::string keep_name(const program::Program& program, const Instruction& instruction) {
+  if (instruction.keep == program::kKeepNothing) {
+    return "nothing";
+  }
+  const auto& ways = program.layers.at(static_cast<size_t>(instruction.layer)).ways;
+  return ways.at(static_cast<size_t>(instruction.keep)).name;
+}
+
+}  // namespace penstock::report

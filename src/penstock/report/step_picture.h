@@ -1,0 +1,61 @@
+// What the pictures of a training step are made from, and what they share: kinds of bars with their
+// colours, and lanes. Drawn by timeline_svg, timeline_html, trace and layer_table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/program/program.h"
+#include "penstock/program/simulate.h"
+
+namespace penstock::report {
+
+struct StepPicture {
+  std::string title;
+  const program::Program& program;
+  const program::Timeline& predicted;
+  const program::Timeline* measured = nullptr;  // of the same program
+};
+
+// Throws InternalError unless each timeline has a span for every instruction, in order, with times
+// that can be drawn.
+void check_picture(const StepPicture& picture);
+
+// A forward that runs again is a kind of its own, whatever it keeps: it is the time that saving
+// memory costs.
+enum class BarKind {
+  Forward,
+  ForwardKeepsNothing,
+  ForwardAgain,
+  Backward,
+  Loss,
+  Step,
+  Clear,
+  Drop
+};
+inline constexpr size_t kNumBarKinds = 8;
+
+struct BarStyle {
+  std::string_view name, fill, text_fill;
+};
+
+const BarStyle& bar_style(BarKind kind);
+
+// One for each instruction.
+std::vector<BarKind> bar_kinds(const program::RankProgram& rank);
+
+// Those that the rank's instructions use, in order: its lanes.
+std::vector<program::Resource> resources_of(const program::RankProgram& rank);
+std::string resource_name(program::Resource resource);  // "compute", "copy 0", "link to rank 3"
+
+// The name of a way of keeping, for a Forward; "nothing" for none.
+std::string keep_name(const program::Program& program, const program::Instruction& instruction);
+
+inline double duration(const program::Span& span) {
+  return span.end - span.start;
+}
+
+}  // namespace penstock::report

@@ -1,0 +1,390 @@
+#include "penstock/report/timeline_svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/report/layer_table.h"
+#include "penstock/report/memory_path.h"
+#include "penstock/report/step_scale.h"
+#include "penstock/report/svg.h"
+#include "penstock/report/timeline_bars.h"
+
+namespace penstock::report {
+
+namespace {
+
+// Pixels.
+constexpr double kWidth = 1120, kLeft = 132, kRight = 24, kMargin = 16;
+constexpr double kTitleHeight = 26, kSummaryHeight = 22, kLegendHeight = 26, kAxisHeight = 26;
+constexpr double kPanelHeadingHeight = 22, kPanelGap = 12;
+constexpr double kRoomForLimit = 120;  // panels as high as this have its name at its line
+constexpr double kLetterWidth = 6.4;   // of the 12 px text, on average
+
+constexpr int kNumTimeTicks = 10;
+
+constexpr std::string_view kInk = "#222222", kFaintInk = "#5b6470";
+constexpr std::string_view kPredicted = "#5b6470", kMeasured = "#d55e00";
+
+struct Lane {
+  size_t rank = 0;
+  program::Resource resource;
+  bool is_measured = false;
+  double top = 0;
+};
+
+// Where everything is.
+struct Layout {
+  UnitAxis time, bytes;
+  std::vector<Lane> lanes;
+  double lane_height = 0;
+  double legend_top = 0, lanes_top = 0, lanes_bottom = 0;
+  double panels_top = 0, panel_height = 0;  // of the curve alone
+  size_t num_panels = 0;
+
+  double pixel_x(double seconds) const {
+    return kLeft + time.position(seconds) * (kWidth - kRight - kLeft);
+  }
+  double panel_top(size_t rank) const {
+    return panels_top + kPanelHeadingHeight +
+           static_cast<double>(rank) * (kPanelHeadingHeight + panel_height + kPanelGap);
+  }
+  double pixel_y(size_t rank, double of_bytes) const {
+    return panel_top(rank) + (1 - bytes.position(of_bytes)) * panel_height;
+  }
+  double bottom() const {
+    return panels_top +
+           static_cast<double>(num_panels) * (kPanelHeadingHeight + panel_height + kPanelGap);
+  }
+};
+
+// Few lanes are high enough for names, many are low enough for a page.
+double lane_height_for(size_t num_lanes) {
+  return num_lanes <= 4 ? 26 : num_lanes <= 16 ? 18 : 12;
+}
+
+double panel_height_for(size_t num_ranks) {
+  return num_ranks <= 1 ? 200 : num_ranks <= 2 ? 130 : num_ranks <= 8 ? 84 : 48;
+}
+
+std::vector<Lane> lanes_of(const StepPicture& picture) {
+  std::vector<Lane> lanes;
+  for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
+    for (const program::Resource resource : resources_of(picture.program.ranks[rank])) {
+      lanes.push_back({rank, resource, false, 0});
+      if (picture.measured != nullptr) {
+        lanes.push_back({rank, resource, true, 0});
+      }
+    }
+  }
+  return lanes;
+}
+
+Layout layout_of(const StepPicture& picture) {
+  Layout layout = {time_axis(picture), bytes_axis(picture), lanes_of(picture)};
+  layout.lane_height = lane_height_for(layout.lanes.size());
+  layout.legend_top = kMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
+  layout.lanes_top = layout.legend_top + kLegendHeight + 6;
+  double top = layout.lanes_top;
+  for (Lane& lane : layout.lanes) {
+    // The two lanes of one resource are close together.
+    top += lane.is_measured || top == layout.lanes_top ? 0 : layout.lane_height / 3;
+    lane.top = top;
+    top += layout.lane_height + 1;
+  }
+  layout.lanes_bottom = top;
+  layout.panels_top = top + kAxisHeight;
+  layout.num_panels = picture.program.ranks.size();
+  layout.panel_height = panel_height_for(layout.num_panels);
+  return layout;
+}
+
+std::string rect_svg(double x, double y, double width, double height, std::string_view fill) {
+  return cat("<rect x=\"",
+             svg_pixels(x),
+             "\" y=\"",
+             svg_pixels(y),
+             "\" width=\"",
+             svg_pixels(width),
+             "\" height=\"",
+             svg_pixels(height),
+             "\" fill=\"",
+             fill,
+             "\"/>\n");
+}
+
+std::string ink(std::string_view colour, std::string_view anchor = "start") {
+  return cat("text-anchor=\"", anchor, "\" fill=\"", colour, "\"");
+}
+
+std::string summary(const StepPicture& picture) {
+  std::string text = cat("step ", format_seconds(picture.predicted.seconds), " predicted");
+  if (picture.measured != nullptr) {
+    text += cat(", ",
+                format_seconds(picture.measured->seconds),
+                " measured (ratio ",
+                ratio_text(picture.predicted.seconds, picture.measured->seconds),
+                ")");
+  }
+  const StepSums sums = step_sums(picture);
+  if (sums.again.predicted > 0) {
+    // Of the work of all ranks: the step itself may be shorter than that.
+    const double percent = 100 * sums.again.predicted / sums.all.predicted;
+    text +=
+        cat("; ", format_number(std::round(10 * percent) / 10), "% of the work is forward again");
+  }
+  return text;
+}
+
+std::string heading_svg(const StepPicture& picture) {
+  std::string out;
+  double y = kMargin + 10;
+  if (!picture.title.empty()) {
+    const std::string style = cat("font-size=\"15\" font-weight=\"600\" ", ink(kInk));
+    out += svg_text(kMargin, y, style, picture.title);
+    y += kTitleHeight;
+  }
+  return out + svg_text(kMargin, y, ink(kFaintInk), summary(picture));
+}
+
+std::array<bool, kNumBarKinds> kinds_that_take_time(const StepPicture& picture) {
+  std::array<bool, kNumBarKinds> takes_time = {};
+  for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
+    const std::vector<BarKind> kinds = bar_kinds(picture.program.ranks[rank]);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (duration(picture.predicted.ranks[rank].spans[i]) > 0 ||
+          (picture.measured != nullptr && duration(picture.measured->ranks[rank].spans[i]) > 0)) {
+        takes_time[static_cast<size_t>(kinds[i])] = true;
+      }
+    }
+  }
+  return takes_time;
+}
+
+std::string legend_svg(const StepPicture& picture, const Layout& layout) {
+  const std::array<bool, kNumBarKinds> takes_time = kinds_that_take_time(picture);
+  std::string out;
+  double x = kMargin;
+  for (size_t i = 0; i < kNumBarKinds; ++i) {
+    if (takes_time[i]) {
+      const BarStyle& style = bar_style(static_cast<BarKind>(i));
+      out += rect_svg(x, layout.legend_top, 12, 12, style.fill);
+      out += svg_text(x + 18, layout.legend_top + 10.5, ink(kInk), style.name);
+      x += 42 + kLetterWidth * static_cast<double>(style.name.size());
+    }
+  }
+  return out;
+}
+
+std::string lane_label(const Lane& lane, const Layout& layout, size_t num_ranks) {
+  const bool is_alone = num_ranks == 1 && layout.lanes.size() <= 2;
+  if (is_alone || lane.is_measured) {
+    return lane.is_measured ? "measured" : "predicted";
+  }
+  const std::string resource = resource_name(lane.resource);
+  return num_ranks == 1 ? resource : cat("rank ", lane.rank, " ", resource);
+}
+
+std::string lane_svg(const StepPicture& picture, const Layout& layout, const Lane& lane) {
+  const program::RankProgram& rank = picture.program.ranks[lane.rank];
+  const program::Timeline* own = lane.is_measured ? picture.measured : &picture.predicted;
+  const program::Timeline* other = lane.is_measured ? &picture.predicted : picture.measured;
+  const std::vector<BarKind> kinds = bar_kinds(rank);
+  const BarLane bars = {picture.program,
+                        rank,
+                        kinds,
+                        own->ranks[lane.rank].spans,
+                        other != nullptr ? &other->ranks[lane.rank].spans : nullptr,
+                        lane.is_measured ? "predicted" : "measured",
+                        lane.resource,
+                        layout.lane_height,
+                        [&](double seconds) { return layout.pixel_x(seconds); }};
+  const double font = std::min(12.0, layout.lane_height - 1);
+  const std::string style =
+      cat("font-size=\"", svg_pixels(font), "\" ", ink(lane.is_measured ? kFaintInk : kInk, "end"));
+  return svg_text(kLeft - 8,
+                  lane.top + layout.lane_height / 2 + 0.35 * font,
+                  style,
+                  lane_label(lane, layout, picture.program.ranks.size())) +
+         rect_svg(kLeft, lane.top, kWidth - kRight - kLeft, layout.lane_height, "#f3f4f6") +
+         cat("<g transform=\"translate(0 ",
+             svg_pixels(lane.top),
+             ")\">\n",
+             bars_svg(bars),
+             "</g>\n");
+}
+
+std::string time_axis_svg(const Layout& layout) {
+  std::string out;
+  const double y = layout.lanes_bottom + 1;
+  for (const Tick& tick : layout.time.axis.ticks(kNumTimeTicks)) {
+    const double x = layout.pixel_x(tick.value * layout.time.unit_size);
+    out += svg_line(x, y, x, y + 5, "stroke=\"#666666\"");
+    out += svg_text(x, y + 18, ink("#444444", "middle"), tick.label);
+    for (size_t rank = 0; rank < layout.num_panels; ++rank) {
+      const double top = layout.panel_top(rank);
+      out += svg_line(x, top, x, top + layout.panel_height, "stroke=\"#eceef1\"");
+    }
+  }
+  out += svg_line(kLeft, y, kWidth - kRight, y, "stroke=\"#666666\"");
+  return out + svg_text(kLeft - 8, y + 18, ink("#444444", "end"), layout.time.unit);
+}
+
+bool names_limit(const StepPicture& picture, const Layout& layout, size_t rank) {
+  return shows_limit(picture, rank) && layout.panel_height >= kRoomForLimit;
+}
+
+std::string peak_text(const StepPicture& picture, const Layout& layout, size_t rank) {
+  const program::RankTimeline& predicted = picture.predicted.ranks[rank];
+  std::string text = cat("peak ", format_bytes(predicted.peak_bytes), " predicted");
+  if (picture.measured != nullptr) {
+    text += cat(", ", format_bytes(picture.measured->ranks[rank].peak_bytes), " measured");
+  }
+  if (predicted.peak_instruction >= 0) {
+    const auto index = static_cast<size_t>(predicted.peak_instruction);
+    text +=
+        cat(", in ",
+            program::describe(picture.program, picture.program.ranks[rank].instructions[index]));
+  }
+  const int64_t limit = picture.program.ranks[rank].limit_bytes;
+  if (limit > 0 && !names_limit(picture, layout, rank)) {
+    text += cat("; limit ", format_bytes(limit));
+  }
+  return text;
+}
+
+std::string limit_svg(const StepPicture& picture, const Layout& layout, size_t rank) {
+  if (!shows_limit(picture, rank)) {
+    return "";
+  }
+  const int64_t limit = picture.program.ranks[rank].limit_bytes;
+  const double y = layout.pixel_y(rank, static_cast<double>(limit));
+  const std::string name = cat("limit ", format_bytes(limit));
+  return svg_line(kLeft,
+                  y,
+                  kWidth - kRight,
+                  y,
+                  "stroke=\"#222222\" stroke-width=\"1.3\" stroke-dasharray=\"6 4\"") +
+         (names_limit(picture, layout, rank)
+              ? svg_text(kWidth - kRight - 4, y - 4, ink(kInk, "end"), name)
+              : "");
+}
+
+// What is held all the time is darker than the rest of the curve's area.
+std::string residents_svg(const StepPicture& picture, const Layout& layout, size_t rank) {
+  const program::RankProgram& program = picture.program.ranks[rank];
+  const double bottom = layout.panel_top(rank) + layout.panel_height;
+  const double y = layout.pixel_y(rank, static_cast<double>(program.resident_bytes()));
+  const double right = layout.pixel_x(picture.predicted.seconds);
+  std::string out = rect_svg(kLeft, y, right - kLeft, bottom - y, "#5b6470\" fill-opacity=\"0.16");
+  if (bottom - y >= 18) {
+    std::vector<std::string> names;
+    for (const program::Resident& resident : program.residents) {
+      names.push_back(resident.name);
+    }
+    const std::string text = cat(join(names, ", "), " ", format_bytes(program.resident_bytes()));
+    out += svg_text(kLeft + 8, bottom - 6, ink(kFaintInk), text);
+  }
+  return out;
+}
+
+std::string curve_svg(const program::Timeline& timeline,
+                      const Layout& layout,
+                      size_t rank,
+                      std::string_view style) {
+  const PathScale scale = {[&](double seconds) { return layout.pixel_x(seconds); },
+                           [&](double bytes) { return layout.pixel_y(rank, bytes); }};
+  return cat("<path ",
+             style,
+             " d=\"",
+             memory_path(timeline.ranks[rank].memory, timeline.seconds, scale),
+             "\"/>\n");
+}
+
+// A line and its name, for each curve; right of the heading.
+std::string curve_legend_svg(bool has_measured, double y) {
+  double x = kWidth - kRight - (has_measured ? 200 : 98);
+  std::string out;
+  const auto entry = [&](std::string_view colour, std::string_view name) {
+    out += svg_line(x, y - 4, x + 20, y - 4, cat("stroke=\"", colour, "\" stroke-width=\"2\""));
+    out += svg_text(x + 26, y, ink(kInk), name);
+    x += 102;
+  };
+  entry(kPredicted, "predicted");
+  if (has_measured) {
+    entry(kMeasured, "measured");
+  }
+  return out;
+}
+
+std::string panel_axis_svg(const Layout& layout, size_t rank) {
+  std::string out;
+  const double top = layout.panel_top(rank), bottom = top + layout.panel_height;
+  const int about = std::clamp(static_cast<int>(layout.panel_height / 36), 2, 6);
+  for (const Tick& tick : layout.bytes.axis.ticks(about)) {
+    const double y = layout.pixel_y(rank, tick.value * layout.bytes.unit_size);
+    out += svg_line(kLeft, y, kWidth - kRight, y, "stroke=\"#e3e3e3\"");
+    out += svg_text(kLeft - 8,
+                    y + 4,
+                    ink("#444444", "end"),
+                    tick.value == 0 ? tick.label : cat(tick.label, " ", layout.bytes.unit));
+  }
+  return out + svg_line(kLeft, bottom, kWidth - kRight, bottom, "stroke=\"#666666\"");
+}
+
+std::string panel_svg(const StepPicture& picture, const Layout& layout, size_t rank) {
+  const double heading_y = layout.panel_top(rank) - 8;
+  const std::string name = layout.num_panels == 1 ? "memory" : cat("rank ", rank, " memory");
+  std::string out = svg_text(kLeft - 8, heading_y, ink(kInk, "end"), name);
+  out += svg_text(kLeft, heading_y, ink(kFaintInk), peak_text(picture, layout, rank));
+  if (rank == 0) {
+    out += curve_legend_svg(picture.measured != nullptr, heading_y);
+  }
+  out += panel_axis_svg(layout, rank);
+  out += curve_svg(picture.predicted,
+                   layout,
+                   rank,
+                   cat("fill=\"#5b6470\" fill-opacity=\"0.16\" stroke=\"", kPredicted, "\""));
+  if (picture.measured != nullptr) {
+    out += curve_svg(*picture.measured,
+                     layout,
+                     rank,
+                     cat("fill=\"none\" stroke-width=\"1.2\" stroke=\"", kMeasured, "\""));
+  }
+  out += residents_svg(picture, layout, rank);
+  return out + limit_svg(picture, layout, rank);
+}
+
+}  // namespace
+
+std::string timeline_svg(const StepPicture& picture) {
+  check_picture(picture);
+  const Layout layout = layout_of(picture);
+  const std::string width = svg_pixels(kWidth), height = svg_pixels(layout.bottom() + kMargin);
+  std::string out = cat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
+                        width,
+                        "\" height=\"",
+                        height,
+                        "\" viewBox=\"0 0 ",
+                        width,
+                        " ",
+                        height,
+                        "\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" "
+                        "font-size=\"12\" role=\"img\">\n");
+  out += "<title>" + xml_escape(picture.title) + "</title>\n";
+  out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+  out += heading_svg(picture);
+  out += legend_svg(picture, layout);
+  for (const Lane& lane : layout.lanes) {
+    out += lane_svg(picture, layout, lane);
+  }
+  out += time_axis_svg(layout);
+  for (size_t rank = 0; rank < layout.num_panels; ++rank) {
+    out += panel_svg(picture, layout, rank);
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace penstock::report

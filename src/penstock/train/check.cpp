@@ -1,0 +1,191 @@
+#include "penstock/train/check.h"
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/checksum.h"
+#include "penstock/base/interrupt.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/run/executor.h"
+
+namespace penstock::train {
+
+namespace {
+
+using program::ValueKind;
+
+uint32_t digest(const model::Tensors& tensors) {
+  uint32_t sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      const at::Tensor whole = tensor.contiguous();
+      sum = crc32c(whole.const_data_ptr(), whole.nbytes(), sum);
+    }
+  }
+  return sum;
+}
+
+std::string value_text(const program::Program& program, const program::Value& value) {
+  const auto name = [&](int32_t layer) {
+    return layer == program.loss_index() ? std::string("the loss")
+                                         : program.layers[static_cast<size_t>(layer)].name;
+  };
+  const std::string what = value.kind == ValueKind::Gradient
+                               ? cat("the gradient of the input of ", name(value.layer))
+                               : cat("the output of ", name(value.layer - 1));
+  return cat(what, ", micro-batch ", value.micro_batch);
+}
+
+// One of the two models: weights, optimizer, executor.
+struct Side {
+  Side(const config::Recipe& recipe,
+       const model::Chain& chain,
+       const program::Program& program)
+      : parameters(chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
+        optimizer(optim::make_optimizer(recipe.train, parameters)),
+        executor(program, chain, parameters) {}
+
+  double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+    const run::StepInput input{.inputs = batch.inputs,
+                               .targets = batch.targets,
+                               .first_sample = step * recipe.train.batch,
+                               .micro_batches = recipe.plan.micro_batches,
+                               .seed = static_cast<uint64_t>(recipe.train.seed),
+                               .step = step};
+    return executor.run(input, [&](double) {
+      const double norm = optim::gradient_norm(parameters);
+      optimizer->step(parameters,
+                      optim::rate_at(recipe.train, step),
+                      optim::clip_scale(norm, recipe.train.clip));
+      parameters.refresh_compute();
+    });
+  }
+
+  model::Parameters parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  run::Executor executor;
+};
+
+class Check {
+ public:
+  Check(const config::Recipe& recipe,
+        const model::Chain& chain,
+        const program::Program& planned,
+        const program::Program& kept)
+      : recipe_(recipe),
+        planned_program_(planned),
+        account_(memory::make_account()),
+        kept_(recipe, chain, kept) {
+    memory::set_limit(account_, planned.ranks.front().limit_bytes);
+    const memory::AccountScope scope(account_);
+    planned_ = std::make_unique<Side>(recipe, chain, planned);
+    kept_.executor.watch([this](const run::Made& made) {
+      if (made.value.kind != ValueKind::Saved) {
+        expected_[key(made.value)] = digest(made.tensors);
+      }
+    });
+    planned_->executor.watch([this](const run::Made& made) { compare(made); });
+  }
+
+  // Whether all was equal.
+  bool run_step(const BatchTensors& batch, int64_t step, CheckReport& report) {
+    report_ = &report;
+    step_ = step;
+    expected_.clear();
+    const double expected_loss = kept_.train(recipe_, batch, step);
+    {
+      const memory::AccountScope scope(account_);
+      const memory::PeakMark mark;
+      report.loss = planned_->train(recipe_, batch, step);
+      report.peak_bytes = std::max(report.peak_bytes, mark.peak_bytes());
+    }
+    if (report.first_difference.empty() && report.loss != expected_loss) {
+      differ("the loss", "");
+    }
+    compare_parameters();
+    return report.first_difference.empty();
+  }
+
+ private:
+  using Key = std::tuple<ValueKind, int32_t, int32_t>;
+  static Key key(const program::Value& value) {
+    return {value.kind, value.layer, value.micro_batch};
+  }
+
+  void compare(const run::Made& made) {
+    if (made.value.kind == ValueKind::Saved) {
+      return;
+    }
+    ++report_->tensors;
+    if (digest(made.tensors) == expected_[key(made.value)]) {
+      return;
+    }
+    const auto& instructions = planned_program_.ranks.front().instructions;
+    differ(value_text(planned_program_, made.value),
+           cat(", made by instruction ",
+               made.instruction,
+               " (",
+               program::describe(planned_program_,
+                                 instructions[static_cast<size_t>(made.instruction)]),
+               ")"));
+  }
+
+  void compare_parameters() {
+    const auto& ours = planned_->parameters.all();
+    const auto& theirs = kept_.parameters.all();
+    for (size_t i = 0; i < ours.size(); ++i) {
+      report_->tensors += 2;
+      if (digest({ours[i].gradient}) != digest({theirs[i].gradient})) {
+        differ(cat("the gradient of ", ours[i].spec.name), "");
+      }
+      if (digest({ours[i].weight}) != digest({theirs[i].weight})) {
+        differ(ours[i].spec.name, " after the optimizer's step");
+      }
+    }
+  }
+
+  void differ(const std::string& what, const std::string& detail) {
+    if (report_->first_difference.empty()) {
+      report_->first_difference = cat(what, detail, ", at step ", step_ + 1);
+    }
+  }
+
+  const config::Recipe& recipe_;
+  const program::Program& planned_program_;
+  memory::Account& account_;
+  Side kept_;
+  std::unique_ptr<Side> planned_;
+  std::map<Key, uint32_t> expected_;  // of the step at hand
+  CheckReport* report_ = nullptr;
+  int64_t step_ = 0;
+};
+
+}  // namespace
+
+CheckReport check_plan(const config::Recipe& recipe,
+                       const model::Chain& chain,
+                       const program::Program& planned,
+                       const program::Program& kept,
+                       const CheckOptions& options) {
+  CheckReport report;
+  Check check(recipe, chain, planned, kept);
+  for (int64_t step = 0; step < options.steps && !was_interrupted(); ++step) {
+    const bool is_equal = check.run_step(options.batch(step), step, report);
+    ++report.steps;
+    if (options.on_step) {
+      options.on_step(report.steps);
+    }
+    if (!is_equal) {
+      return report;
+    }
+  }
+  report.is_equal = true;
+  return report;
+}
+
+}  // namespace penstock::train

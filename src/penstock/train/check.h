@@ -1,0 +1,41 @@
+// Whether a plan changes the numbers: trains the same model twice, once as planned and once keeping
+// everything, and compares every activation, gradient, parameter gradient and weight bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/config/recipe.h"
+#include "penstock/model/chain.h"
+#include "penstock/program/program.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::train {
+
+struct CheckReport {
+  int64_t steps = 0;    // compared
+  int64_t tensors = 0;  // compared, each time it was made
+  bool is_equal = false;
+  std::string first_difference;  // which tensor, at which step, made by which instruction
+  double loss = 0;               // of the last step compared, as planned
+  int64_t peak_bytes = 0;        // of the planned side, with its own weights and state
+};
+
+struct CheckOptions {
+  int64_t steps = 3;
+  std::function<BatchTensors(int64_t step)> batch;  // of the recipe's batch size
+  std::function<void(int64_t)> on_step = nullptr;
+};
+
+// `planned` and `kept` are programs of this chain with the recipe's micro-batches; the latter keeps
+// everything. The planned side is held to the limit of its program.
+CheckReport check_plan(const config::Recipe& recipe,
+                       const model::Chain& chain,
+                       const program::Program& planned,
+                       const program::Program& kept,
+                       const CheckOptions& options);
+
+}  // namespace penstock::train

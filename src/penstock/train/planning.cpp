@@ -1,0 +1,355 @@
+#include "penstock/train/planning.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/log.h"
+#include "penstock/base/units.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/plan/lower.h"
+#include "penstock/profile/profile.h"
+#include "penstock/program/verify.h"
+#include "penstock/report/progress.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::train {
+
+namespace {
+
+std::string describe(const config::Recipe& recipe) {
+  return cat(recipe.model.family,
+             ", ",
+             recipe.model.layers,
+             " layers, width ",
+             recipe.model.width,
+             ", micro-batches of ",
+             recipe.train.batch / recipe.plan.micro_batches,
+             " x ",
+             recipe.model.context,
+             ", dropout ",
+             recipe.model.dropout,
+             ", ",
+             recipe.train.precision,
+             ", ",
+             at::get_num_threads(),
+             " threads");
+}
+
+std::vector<program::Resident> find_residents(const model::Parameters& parameters,
+                                              const optim::Optimizer& optimizer) {
+  const auto bytes = [](const at::Tensor& flat) { return static_cast<int64_t>(flat.nbytes()); };
+  const at::Tensor weights = parameters.flat_weights();
+  std::vector<program::Resident> residents{{"weights", bytes(weights)},
+                                           {"gradients", bytes(parameters.flat_gradients())}};
+  if (parameters.compute_type() != at::kFloat) {
+    const int64_t element = static_cast<int64_t>(c10::elementSize(parameters.compute_type()));
+    residents.push_back({"compute copy", weights.numel() * element});
+  }
+  for (const optim::StateBuffer& state : optimizer.state()) {
+    residents.push_back({state.name, bytes(state.flat)});
+  }
+  int64_t other = memory::cpu_usage().current_bytes;
+  for (const program::Resident& resident : residents) {
+    other -= resident.bytes;
+  }
+  if (other > 0) {
+    residents.push_back({"other", other});
+  }
+  return residents;
+}
+
+// Optimizer state per layer, in the proportion of its parameters.
+void share_optimizer_state(plan::CostTable& table, const optim::Optimizer& optimizer) {
+  const int64_t copies = static_cast<int64_t>(optimizer.state().size());
+  for (plan::LayerCost& layer : table.layers) {
+    layer.optimizer_bytes = copies * layer.parameter_bytes;
+  }
+  table.loss.optimizer_bytes = copies * table.loss.parameter_bytes;
+}
+
+// What the optimizer's step did to its fresh state is undone: it saw no gradients, but SGD takes in
+// weight decay.
+void forget_steps(optim::Optimizer& optimizer) {
+  optimizer.set_steps_done(0);
+  for (const optim::StateBuffer& state : optimizer.state()) {
+    at::Tensor(state.flat).zero_();
+  }
+}
+
+void require_table_of(const plan::CostTable& table, const plan::CostTable& model, const std::string& file) {
+  if (table.layers.size() != model.layers.size()) {
+    throw ConfigError(cat("plan.costs = ",
+                          file,
+                          " has ",
+                          table.layers.size(),
+                          " layers, the model has ",
+                          model.layers.size(),
+                          "; measure again with penstock profile"));
+  }
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    const plan::LayerCost& ours = model.layers[i];
+    const plan::LayerCost& theirs = table.layers[i];
+    const auto same_name = [](const plan::KeepCost& a, const plan::KeepCost& b) {
+      return a.name == b.name && a.needs_output == b.needs_output;
+    };
+    const bool has_ways = std::equal(ours.ways.begin(),
+                                     ours.ways.end(),
+                                     theirs.ways.begin(),
+                                     theirs.ways.end(),
+                                     same_name);
+    if (!has_ways || ours.output_bytes != theirs.output_bytes) {
+      throw ConfigError(cat("plan.costs = ",
+                            file,
+                            ": layer ",
+                            i,
+                            " (",
+                            theirs.name,
+                            ", ",
+                            format_count(theirs.output_bytes),
+                            " bytes out) is not the model's ",
+                            ours.name,
+                            " (",
+                            format_count(ours.output_bytes),
+                            " bytes out) or has other ways of keeping; measure again with penstock "
+                            "profile"));
+    }
+  }
+}
+
+// The first number by which the table promises less than the layers need.
+std::string first_understatement(const plan::CostTable& table, const plan::CostTable& model) {
+  const auto text = [](const std::string& layer, const char* what, int64_t said, int64_t found) {
+    return cat(layer, " has ", what, " = ", format_count(said), ", measured ", format_count(found));
+  };
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    const plan::LayerCost& said = table.layers[i];
+    const plan::LayerCost& found = model.layers[i];
+    if (found.forward_extra_bytes > said.forward_extra_bytes) {
+      return text(said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes);
+    }
+    for (size_t k = 0; k < said.ways.size(); ++k) {
+      const plan::KeepCost& a = said.ways[k];
+      const plan::KeepCost& b = found.ways[k];
+      const struct {
+        const char* name;
+        int64_t said, found;
+      } fields[] = {{"saved_bytes", a.saved_bytes, b.saved_bytes},
+                    {"forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
+                    {"backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
+                    {"recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
+      for (const auto& field : fields) {
+        if (field.found > field.said) {
+          return text(cat(said.name, ", way ", a.name, ","), field.name, field.said, field.found);
+        }
+      }
+    }
+  }
+  return text("the loss", "extra_bytes", table.loss.extra_bytes, model.loss.extra_bytes);
+}
+
+// The plan stays; only its program is written again with the bytes of `measured`.
+void prove_with(const plan::CostTable& measured,
+                const config::Recipe& recipe,
+                const plan::CostTable& table,
+                plan::PlanResult& result) {
+  // Seconds from the table, bytes as measured.
+  plan::CostTable honest = table;
+  for (size_t i = 0; i < honest.layers.size(); ++i) {
+    plan::LayerCost& layer = honest.layers[i];
+    const plan::LayerCost& found = measured.layers[i];
+    layer.forward_extra_bytes = found.forward_extra_bytes;
+    layer.input_bytes = found.input_bytes;
+    for (size_t k = 0; k < layer.ways.size(); ++k) {
+      plan::KeepCost& way = layer.ways[k];
+      way.saved_bytes = found.ways[k].saved_bytes;
+      way.forward_extra_bytes = found.ways[k].forward_extra_bytes;
+      way.backward_extra_bytes = found.ways[k].backward_extra_bytes;
+      way.recompute_extra_bytes = found.ways[k].recompute_extra_bytes;
+    }
+  }
+  honest.loss.extra_bytes = measured.loss.extra_bytes;
+  honest.step_extra_bytes = measured.step_extra_bytes;
+  program::Program program = plan::lower(
+      honest, result.plan.operations, result.plan.micro_batches, /*limit_bytes=*/0);
+  const int64_t limit = result.plan.limit_bytes;
+  const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
+  if (limit > 0 && peak > limit) {
+    throw Error(ExitCode::Negative,
+                cat("plan.costs = ",
+                    recipe.plan.costs,
+                    " promises a peak of ",
+                    format_count(result.peak_bytes),
+                    " bytes, but with the bytes measured here the same plan needs ",
+                    format_count(peak),
+                    ", over the limit of ",
+                    format_count(limit),
+                    ": ",
+                    first_understatement(table, measured),
+                    "; measure again with penstock profile"));
+  }
+  program.ranks.front().limit_bytes = limit;
+  result.program = std::move(program);
+  result.peak_bytes = peak;
+}
+
+// [inputs and targets, samples, tokens]
+at::Tensor random_micro_batch(const config::Recipe& recipe) {
+  const int64_t samples = recipe.train.batch / recipe.plan.micro_batches;
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
+  return at::randint(
+      recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
+}
+
+struct Built {
+  explicit Built(const config::Recipe& recipe)
+      : chain(make_chain(recipe.model)),
+        parameters(
+            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
+        optimizer(optim::make_optimizer(recipe.train, parameters)) {}
+
+  model::Chain chain;
+  model::Parameters parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+}  // namespace
+
+plan::CostTable measure_costs(const config::Recipe& recipe,
+                              const model::Chain& chain,
+                              model::Parameters& parameters,
+                              optim::Optimizer& optimizer,
+                              const CostOptions& options) {
+  PENSTOCK_CHECK(optimizer.steps_done() == 0, "costs are measured before training begins");
+  const std::vector<program::Resident> residents = find_residents(parameters, optimizer);
+  const at::Tensor tokens = random_micro_batch(recipe);
+
+  profile::ProfileOptions profiling{.only_bytes = options.only_bytes};
+  profiling.step = [&] {
+    const double norm = optim::gradient_norm(parameters);
+    optimizer.step(parameters, {.lr = 0}, optim::clip_scale(norm, recipe.train.clip));
+    parameters.refresh_compute();
+  };
+  if (options.is_quick) {
+    profiling.least_rounds = 3;
+    profiling.most_rounds = 5;
+  }
+  std::optional<report::Progress> progress;
+  if (options.shows_progress && !options.only_bytes) {
+    progress.emplace(report::ProgressOptions{
+        .title = "measure", .total = profiling.most_rounds, .plain_every = profiling.most_rounds});
+    profiling.on_round = [&](int done, int) { progress->update(done, {}); };
+  }
+  plan::CostTable table =
+      profile::measure(chain, parameters, tokens[0], tokens[1], profiling);
+  if (progress) {
+    progress->finish();
+  }
+  forget_steps(optimizer);
+  table.residents = residents;
+  table.description = describe(recipe);
+  share_optimizer_state(table, optimizer);
+  return table;
+}
+
+plan::CostTable find_costs(const config::Recipe& recipe,
+                           const model::Chain& chain,
+                           model::Parameters& parameters,
+                           optim::Optimizer& optimizer) {
+  if (recipe.plan.costs.empty()) {
+    return measure_costs(recipe, chain, parameters, optimizer);
+  }
+  plan::CostTable table = plan::read_costs(recipe.plan.costs);
+  table.residents = find_residents(parameters, optimizer);
+  return table;
+}
+
+plan::PlanRequest plan_request(const config::Recipe& recipe) {
+  const int64_t limit = recipe.plan.memory_bytes();
+  return {.recompute = plan::parse_recompute(recipe.plan.recompute, limit > 0),
+          .limit_bytes = limit,
+          .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
+}
+
+Planned make_plan(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  model::Parameters& parameters,
+                  optim::Optimizer& optimizer,
+                  const plan::RotorOptions& rotor) {
+  Planned planned{find_costs(recipe, chain, parameters, optimizer), {}};
+  std::optional<plan::CostTable> measured;
+  if (!recipe.plan.costs.empty()) {
+    measured = measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
+    require_table_of(planned.costs, *measured, recipe.plan.costs);
+    planned.costs.target_bytes = measured->target_bytes;
+  }
+  plan::PlanRequest request = plan_request(recipe);
+  request.rotor = rotor;
+  planned.result = plan::make_plan(planned.costs, request);
+  if (measured && planned.result.is_feasible) {
+    prove_with(*measured, recipe, planned.costs, planned.result);
+  }
+  return planned;
+}
+
+Planned plan_from_sizes(const config::Recipe& recipe,
+                        const model::Chain& chain,
+                        const model::Parameters& parameters,
+                        const optim::Optimizer& optimizer) {
+  const std::vector<program::Resident> residents = find_residents(parameters, optimizer);
+  const at::Tensor tokens = random_micro_batch(recipe);
+  Planned planned{profile::sizes_of(chain, parameters, tokens[0], tokens[1]), {}};
+  planned.costs.residents = residents;
+  planned.costs.description = describe(recipe);
+  plan::PlanRequest request = plan_request(recipe);
+  PENSTOCK_CHECK(request.limit_bytes == 0, "a limit needs measured costs");
+  if (request.recompute == plan::Recompute::Rotor) {
+    request.recompute = plan::Recompute::None;  // its answer where there is no limit
+  }
+  planned.result = plan::make_plan(planned.costs, request);
+  return planned;
+}
+
+Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor) {
+  Built built(recipe);
+  return make_plan(recipe, built.chain, built.parameters, *built.optimizer, rotor);
+}
+
+plan::CostTable measure_recipe(const config::Recipe& recipe) {
+  Built built(recipe);
+  return measure_costs(recipe, built.chain, built.parameters, *built.optimizer);
+}
+
+std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
+  std::vector<plan::Remedy> remedies;
+  const auto consider = [&](const std::string& change, const config::Recipe& changed) {
+    Built built(changed);
+    const plan::CostTable costs = measure_costs(
+        changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
+    const plan::PlanResult result = plan::make_plan(costs, plan_request(changed));
+    remedies.push_back({change, result.least_bytes, result.is_feasible, result.step_s});
+  };
+  const int64_t doubled = 2 * recipe.plan.micro_batches;
+  if (recipe.train.batch % doubled == 0) {
+    config::Recipe changed = recipe;
+    changed.plan.micro_batches = doubled;
+    consider(cat("plan.micro_batches = ", doubled), changed);
+  }
+  if (recipe.train.precision == "float32") {
+    config::Recipe changed = recipe;
+    changed.train.precision = "bfloat16";
+    consider("train.precision = \"bfloat16\"", changed);
+  }
+  if (plan_request(recipe).recompute != plan::Recompute::Rotor) {
+    config::Recipe changed = recipe;
+    changed.plan.recompute = "rotor";
+    consider("plan.recompute = \"rotor\"", changed);
+  }
+  return remedies;
+}
+
+}  // namespace penstock::train

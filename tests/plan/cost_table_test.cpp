@@ -1,0 +1,355 @@
+// Cost tables as files: what is read, what is filled in, and one clear line for everything else.
+#include "penstock/plan/cost_table.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "penstock/base/error.h"
+#include "penstock/base/file.h"
+
+#include "plan/random_chains.h"
+#include "support/error_text.h"
+#include "support/temp_folder.h"
+
+namespace penstock::plan {
+
+namespace {
+
+using test::error_text;
+
+std::string error_of(const std::string& json) {
+  return error_text<ConfigError>([&] { parse_costs(json, "costs.json"); });
+}
+
+// A table of one layer called "mlp", with `fields` in place of or beside the usual ones.
+std::string layer_error(const std::string& fields) {
+  return error_of(R"({"layers": [{"name": "mlp", )" + fields + "}]}");
+}
+
+const std::string kSizes = R"("input_bytes": 4, "output_bytes": 8, "saved_bytes": 9)";
+const std::string kTimes = R"("forward_s": 1, "backward_s": 2)";
+const std::string kUsual = kSizes + ", " + kTimes;
+
+// A good layer and then `rest` of the table.
+std::string table_error(const std::string& rest) {
+  return error_of(R"({"layers": [{)" + kUsual + "}], " + rest + "}");
+}
+
+void expect_same(const KeepCost& a, const KeepCost& b) {
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.forward_s, b.forward_s);
+  EXPECT_EQ(a.backward_s, b.backward_s);
+  EXPECT_EQ(a.saved_bytes, b.saved_bytes);
+  EXPECT_EQ(a.forward_extra_bytes, b.forward_extra_bytes);
+  EXPECT_EQ(a.backward_extra_bytes, b.backward_extra_bytes);
+  EXPECT_EQ(a.needs_output, b.needs_output);
+  EXPECT_EQ(a.recompute_s, b.recompute_s);
+  EXPECT_EQ(a.recompute_extra_bytes, b.recompute_extra_bytes);
+}
+
+void expect_same(const LayerCost& a, const LayerCost& b) {
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.input_bytes, b.input_bytes);
+  EXPECT_EQ(a.output_bytes, b.output_bytes);
+  EXPECT_EQ(a.forward_s, b.forward_s);
+  EXPECT_EQ(a.forward_extra_bytes, b.forward_extra_bytes);
+  EXPECT_EQ(a.parameter_bytes, b.parameter_bytes);
+  EXPECT_EQ(a.gradient_bytes, b.gradient_bytes);
+  EXPECT_EQ(a.optimizer_bytes, b.optimizer_bytes);
+  ASSERT_EQ(a.ways.size(), b.ways.size());
+  for (size_t i = 0; i < a.ways.size(); ++i) {
+    expect_same(a.ways[i], b.ways[i]);
+  }
+}
+
+void expect_same(const CostTable& a, const CostTable& b) {
+  EXPECT_EQ(a.description, b.description);
+  EXPECT_EQ(a.loss.name, b.loss.name);
+  EXPECT_EQ(a.loss.seconds, b.loss.seconds);
+  EXPECT_EQ(a.loss.extra_bytes, b.loss.extra_bytes);
+  EXPECT_EQ(a.loss.parameter_bytes, b.loss.parameter_bytes);
+  EXPECT_EQ(a.loss.gradient_bytes, b.loss.gradient_bytes);
+  EXPECT_EQ(a.loss.optimizer_bytes, b.loss.optimizer_bytes);
+  EXPECT_EQ(a.target_bytes, b.target_bytes);
+  EXPECT_EQ(a.residents, b.residents);
+  EXPECT_EQ(a.clear_s, b.clear_s);
+  EXPECT_EQ(a.step_s, b.step_s);
+  EXPECT_EQ(a.step_extra_bytes, b.step_extra_bytes);
+  ASSERT_EQ(a.layers.size(), b.layers.size());
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    expect_same(a.layers[i], b.layers[i]);
+  }
+}
+
+}  // namespace
+
+TEST(CostTable, ReadsTheFieldsThatAPersonWrites) {
+  const CostTable table = parse_costs(R"({
+    "layers": [
+      {"name": "embedding", "forward_s": 0.5, "backward_s": 1.5, "input_bytes": 16,
+       "output_bytes": 64, "saved_bytes": 80, "forward_extra_bytes": 3, "backward_extra_bytes": 5},
+      {"name": "head", "forward_s": 2, "backward_s": 4e-3, "input_bytes": 64,
+       "output_bytes": 32, "saved_bytes": 32, "forward_extra_bytes": 0, "backward_extra_bytes": -7}
+    ],
+    "loss": {"extra_bytes": 9}})",
+                                      "costs.json");
+  CostTable expected;
+  expected.layers = {{.name = "embedding",
+                      .input_bytes = 16,
+                      .output_bytes = 64,
+                      .forward_s = 0.5,
+                      .forward_extra_bytes = 3,
+                      .ways = {{.forward_s = 0.5,
+                                .backward_s = 1.5,
+                                .saved_bytes = 80,
+                                .forward_extra_bytes = 3,
+                                .backward_extra_bytes = 5,
+                                .recompute_s = 0.5,
+                                .recompute_extra_bytes = 3}}},
+                     {.name = "head",
+                      .input_bytes = 64,
+                      .output_bytes = 32,
+                      .forward_s = 2,
+                      .ways = {{.forward_s = 2,
+                                .backward_s = 0.004,
+                                .saved_bytes = 32,
+                                .backward_extra_bytes = -7,
+                                .recompute_s = 2}}}};
+  expected.loss.extra_bytes = 9;
+  expect_same(table, expected);
+}
+
+TEST(CostTable, FillsInWhatIsLeftOut) {
+  const CostTable table = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
+  ASSERT_EQ(table.layers.size(), 1u);
+  const LayerCost& layer = table.layers[0];
+  EXPECT_EQ(layer.name, "layer 0");
+  EXPECT_EQ(layer.ways[0].name, "all");
+  EXPECT_TRUE(layer.ways[0].needs_output);
+  EXPECT_EQ(layer.ways[0].recompute_s, 1);
+  EXPECT_EQ(table.loss.name, "loss");
+  EXPECT_EQ(table.loss.extra_bytes, 0);
+  EXPECT_EQ(table.target_bytes, 0);
+  EXPECT_EQ(table.resident_bytes(), 0);
+}
+
+TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
+  const CostTable table = parse_costs(R"({"layers": [{)" + kUsual +
+                                          R"(, "keeping_forward_s": 3, "forward_extra_bytes": 5,
+                         "dropping_extra_bytes": 7, "needs_output": false, "recompute_s": 0.5,
+                         "recompute_extra_bytes": 2, "way": "flash",
+                         "other_ways": [{"name": "lean", "backward_s": 9, "saved_bytes": 8}]}]})",
+                                      "costs.json");
+  const LayerCost& layer = table.layers[0];
+  EXPECT_EQ(layer.forward_s, 1);
+  EXPECT_EQ(layer.forward_extra_bytes, 7);
+  ASSERT_EQ(layer.ways.size(), 2u);
+  expect_same(layer.ways[0],
+              {.name = "flash",
+               .forward_s = 3,
+               .backward_s = 2,
+               .saved_bytes = 9,
+               .forward_extra_bytes = 5,
+               .needs_output = false,
+               .recompute_s = 0.5,
+               .recompute_extra_bytes = 2});
+  // Another way is as fast as the plain forward where it does not say.
+  expect_same(layer.ways[1],
+              {.name = "lean",
+               .forward_s = 1,
+               .backward_s = 9,
+               .saved_bytes = 8,
+               .needs_output = true,
+               .recompute_s = 1});
+}
+
+TEST(CostTable, IsTheSameAfterWritingAndReading) {
+  test::Dice dice(80);
+  for (int i = 0; i < 100; ++i) {
+    CostTable table = test::rich_chain(dice, dice.between(1, 6), {.most_size = 1'000'000'007});
+    table.description = "gpt2, float32, \"2\" threads\n";
+    for (LayerCost& layer : table.layers) {
+      layer.kind = dice.chance(50) ? "block" : "";
+      // Doubles come back as they were, whatever their digits.
+      layer.forward_s = 1.0 / static_cast<double>(dice.between(3, 1'000'000));
+      layer.ways[0].backward_s = layer.forward_s * 1e-9;
+      layer.parameter_bytes = dice.between(0, 1000);
+      layer.gradient_bytes = dice.between(0, 1000);
+      layer.optimizer_bytes = dice.between(0, 1000);
+    }
+    table.loss.name = "cross entropy";
+    table.loss.parameter_bytes = dice.between(0, 1000);
+    table.loss.gradient_bytes = dice.between(0, 1000);
+    table.loss.optimizer_bytes = dice.between(0, 1000);
+    table.step_extra_bytes = dice.between(0, 1000);
+    const std::string text = format_costs(table);
+    const CostTable again = parse_costs(text, "costs.json");
+    expect_same(again, table);
+    EXPECT_EQ(format_costs(again), text);
+  }
+}
+
+TEST(CostTable, ComesFromAFile) {
+  const test::TempFolder folder;
+  const std::filesystem::path file = folder.path() / "costs.json";
+  write_text_file(file, R"({"layers": [{)" + kUsual + "}]}");
+  EXPECT_EQ(read_costs(file).layers.size(), 1u);
+  write_text_file(file, "{}");
+  EXPECT_EQ(error_text<ConfigError>([&] { read_costs(file); }), file.string() + ": has no layers");
+  const std::string missing = (folder.path() / "none.json").string();
+  EXPECT_NE(error_text<FileError>([&] { read_costs(missing); }).find(missing), std::string::npos);
+}
+
+TEST(CostTable, RefusesWhatIsNoStrictJson) {
+  EXPECT_EQ(error_of("{"), "costs.json is not valid JSON near byte 2");
+  EXPECT_EQ(error_of(R"({"layers": [], "layers": []})"), "costs.json repeats the key \"layers\"");
+  EXPECT_EQ(error_of("[[[[[[[[[[]]]]]]]]]]"), "costs.json is nested deeper than 8 levels");
+  EXPECT_EQ(error_of("\xff"), "costs.json is not valid UTF-8");
+}
+
+TEST(CostTable, RefusesWhatIsNoObject) {
+  EXPECT_EQ(error_of("[]"), "costs.json: is not an object");
+  EXPECT_EQ(error_of(R"({"layers": [3]})"), "costs.json: layer 0 is not an object");
+  EXPECT_EQ(table_error(R"("loss": 3)"), "costs.json: loss is not an object");
+  EXPECT_EQ(table_error(R"("residents": [3])"), "costs.json: resident 0 is not an object");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [3])"),
+            "costs.json: layer 0 (\"mlp\"), other way 0 is not an object");
+}
+
+TEST(CostTable, RefusesTooFewAndTooManyLayers) {
+  EXPECT_EQ(error_of("{}"), "costs.json: has no layers");
+  EXPECT_EQ(error_of(R"({"layers": 3})"), "costs.json: layers is not a list");
+  EXPECT_EQ(error_of(R"({"layers": []})"), "costs.json: has 0 layers; 1 to 100000 are allowed");
+  // Their number is checked before what they are.
+  std::string many = "0";
+  for (int i = 0; i < 100'000; ++i) {
+    many += ",0";
+  }
+  EXPECT_EQ(error_of("{\"layers\": [" + many + "]}"),
+            "costs.json: has 100001 layers; 1 to 100000 are allowed");
+}
+
+TEST(CostTable, NamesTheFieldThatIsMissing) {
+  const std::string where = "costs.json: layer 0 (\"mlp\") ";
+  EXPECT_EQ(layer_error(R"("forward_s": 1)"), where + "has no input_bytes");
+  EXPECT_EQ(layer_error(R"("input_bytes": 1)"), where + "has no output_bytes");
+  EXPECT_EQ(layer_error(kSizes), where + "has no forward_s");
+  EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": 1)"), where + "has no backward_s");
+  EXPECT_EQ(layer_error(R"("input_bytes": 1, "output_bytes": 1, )" + kTimes),
+            where + "has no saved_bytes");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [{"name": "b", "saved_bytes": 8}])"),
+            "costs.json: layer 0 (\"mlp\"), other way 0 has no backward_s");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [{"name": "b", "backward_s": 8}])"),
+            "costs.json: layer 0 (\"mlp\"), other way 0 has no saved_bytes");
+  EXPECT_EQ(table_error(R"("residents": [{"name": "state"}])"),
+            "costs.json: resident 0 has no bytes");
+  // Without a name the layer goes by its number.
+  EXPECT_EQ(error_of(R"({"layers": [{)" + kUsual + R"(}, {"output_bytes": 3}]})"),
+            "costs.json: layer 1 has no input_bytes");
+}
+
+TEST(CostTable, RefusesFieldsOfTheWrongSort) {
+  const std::string where = "costs.json: layer 0 (\"mlp\") ";
+  EXPECT_EQ(layer_error(R"("input_bytes": "4")"), where + "input_bytes is not a number");
+  EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": null)"), where + "forward_s is not a number");
+  EXPECT_EQ(layer_error(kUsual + R"(, "kind": 3)"), where + "kind is not text");
+  EXPECT_EQ(error_of(R"({"layers": [{"name": 3}]})"), "costs.json: layer 0 name is not text");
+  EXPECT_EQ(layer_error(kUsual + R"(, "needs_output": 1)"),
+            where + "needs_output is neither true nor false");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": {})"), where + "other_ways is not a list");
+  EXPECT_EQ(table_error(R"("residents": 3)"), "costs.json: residents is not a list");
+  EXPECT_EQ(table_error(R"("description": 3)"), "costs.json: description is not text");
+  EXPECT_EQ(table_error(R"("loss": {"name": 3})"), "costs.json: loss name is not text");
+}
+
+TEST(CostTable, RefusesBytesThatAreNotWholeOrOutOfRange) {
+  const std::string where = "costs.json: layer 0 (\"mlp\") ";
+  const std::string whole = " is not a whole number of bytes, 0 or more";
+  EXPECT_EQ(layer_error(R"("input_bytes": 4.5)"), where + "input_bytes = 4.5" + whole);
+  EXPECT_EQ(layer_error(R"("input_bytes": -1)"), where + "input_bytes = -1" + whole);
+  EXPECT_EQ(layer_error(R"("input_bytes": 1000000000000000001)"),
+            where + "input_bytes = 1000000000000000001" + whole);
+  EXPECT_EQ(layer_error(kUsual + R"(, "backward_extra_bytes": -0.5)"),
+            where + "backward_extra_bytes = -0.5 is not a whole number of bytes");
+  EXPECT_EQ(table_error(R"("loss": {"extra_bytes": -1})"),
+            "costs.json: loss extra_bytes = -1" + whole);
+  EXPECT_EQ(table_error(R"("target_bytes": -1)"), "costs.json: target_bytes = -1" + whole);
+  EXPECT_EQ(table_error(R"("step_extra_bytes": 0.1)"),
+            "costs.json: step_extra_bytes = 0.1" + whole);
+  EXPECT_EQ(table_error(R"("residents": [{"bytes": -1}])"),
+            "costs.json: resident 0 bytes = -1" + whole);
+}
+
+TEST(CostTable, RefusesTimesThatAreNegativeOrAbsurd) {
+  const std::string where = "costs.json: layer 0 (\"mlp\") ";
+  const std::string time = " is not a time in seconds, 0 or more";
+  EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": -1)"), where + "forward_s = -1" + time);
+  EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": 1e13)"),
+            where + "forward_s = 10000000000000.0" + time);
+  EXPECT_EQ(table_error(R"("clear_s": -1)"), "costs.json: clear_s = -1" + time);
+  EXPECT_EQ(table_error(R"("loss": {"seconds": -1})"), "costs.json: loss seconds = -1" + time);
+}
+
+TEST(CostTable, RefusesAStateSmallerThanItsOutput) {
+  EXPECT_EQ(layer_error(R"("input_bytes": 4, "output_bytes": 8, "saved_bytes": 7, )" + kTimes),
+            "costs.json: layer 0 (\"mlp\") saved_bytes = 7 is less than output_bytes = 8; what is "
+            "saved includes the output");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+                {"name": "b", "backward_s": 1, "saved_bytes": 7}])"),
+            "costs.json: layer 0 (\"mlp\"), other way 0 saved_bytes = 7 is less than output_bytes "
+            "= 8; what is saved includes the output");
+}
+
+TEST(CostTable, RefusesABackwardThatHoldsLessThanNothing) {
+  const std::string text = layer_error(kUsual + R"(, "backward_extra_bytes": -5)");
+  EXPECT_EQ(text,
+            "costs.json: layer 0 (\"mlp\") backward_extra_bytes = -5 is below -4, the most that can "
+            "be free before the input's gradient is made");
+}
+
+TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {
+  const auto other = [](const std::string& name) {
+    return layer_error(kUsual + R"(, "other_ways": [{"name": ")" + name + "\"}]");
+  };
+  const std::string where = "costs.json: layer 0 (\"mlp\"), other way 0 has the name ";
+  const std::string rule = "; each way has a name of its own made of letters, digits, - and _";
+  EXPECT_EQ(other("all"), where + "\"all\"" + rule);
+  EXPECT_EQ(other(""), where + "\"\"" + rule);
+  EXPECT_EQ(other("two words"), where + "\"two words\"" + rule);
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+                {"name": "b", "backward_s": 1, "saved_bytes": 8}, {"name": "b"}])"),
+            "costs.json: layer 0 (\"mlp\"), other way 1 has the name \"b\"" + rule);
+  EXPECT_EQ(layer_error(kUsual + R"(, "way": "a b")"),
+            "costs.json: layer 0 (\"mlp\") way \"a b\" is not made of letters, digits, - and _");
+}
+
+TEST(CostTable, RefusesLayersThatDoNotJoin) {
+  EXPECT_EQ(error_of(R"({"layers": [{)" + kUsual + R"(}, {"name": "head", )" + kUsual + "}]}"),
+            "costs.json: layer 1 (\"head\") has input_bytes = 4, but layer 0 has output_bytes = 8");
+}
+
+TEST(CostTable, PointsOutAKeyThatItDoesNotKnow) {
+  EXPECT_EQ(layer_error(kUsual + R"(, "saved_byts": 3)"),
+            "costs.json: layer 0 (\"mlp\") has the unknown key \"saved_byts\"; did you mean "
+            "saved_bytes?");
+  EXPECT_EQ(table_error(R"("loss": {"colour": 3})"),
+            "costs.json: loss has the unknown key \"colour\"; there is name, seconds, extra_bytes, "
+            "parameter_bytes, gradient_bytes, optimizer_bytes");
+  EXPECT_EQ(table_error(R"("residents": [{"bytes": 3, "byte": 3}])"),
+            "costs.json: resident 0 has the unknown key \"byte\"; did you mean bytes?");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+                {"name": "b", "backward_s": 1, "saved_bytes": 8, "backwards": 1}])"),
+            "costs.json: layer 0 (\"mlp\"), other way 0 has the unknown key \"backwards\"; did you "
+            "mean backward_s?");
+  const std::string text = table_error(R"("steps": 3)");
+  EXPECT_EQ(text, "costs.json: has the unknown key \"steps\"; did you mean step_s?");
+}
+
+TEST(CostTable, KeepsErrorsToOneLineWhateverTheNames) {
+  const std::string text = error_of(R"({"layers": [{"name": "two\nlines", "input_bytes": -1}]})");
+  EXPECT_NE(text.find("layer 0 (\"two?lines\")"), std::string::npos) << text;
+}
+
+}  // namespace penstock::plan

@@ -1,0 +1,129 @@
+// Random chains, the same ones on every machine and with every standard library.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "penstock/plan/cost_table.h"
+
+#include "plan/small_chains.h"
+
+namespace penstock::test {
+
+// The engine's numbers are fixed by the standard; the library's distributions are not.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed) {}
+
+  int64_t between(int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(engine_() % static_cast<uint64_t>(most - least + 1));
+  }
+  bool chance(int64_t percent) { return between(1, 100) <= percent; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// One way of keeping each, whole numbers of one digit. Which of the numbers vary and how much
+// changes from chain to chain: what breaks a guard is seldom the average mix.
+inline plan::CostTable small_chain(Dice& dice, int64_t layers) {
+  const int64_t most_size = dice.between(1, 9);
+  const int64_t most_kept = dice.chance(25) ? 0 : dice.between(1, 12);
+  const int64_t most_forward_extra = dice.chance(40) ? 0 : dice.between(1, 6);
+  const int64_t most_backward_extra = dice.chance(40) ? 0 : dice.between(1, 6);
+  const int64_t most_seconds = dice.between(1, 9);
+  std::vector<Stage> stages;
+  for (int64_t i = 0; i < layers; ++i) {
+    const int64_t size = dice.between(1, most_size);
+    stages.push_back({.forward = static_cast<double>(dice.between(1, most_seconds)),
+                      .backward = static_cast<double>(dice.between(1, most_seconds)),
+                      .size = size,
+                      .kept = size + dice.between(0, most_kept),
+                      .forward_extra = dice.between(0, most_forward_extra),
+                      .backward_extra = dice.between(0, most_backward_extra)});
+  }
+  return make_chain(dice.between(1, most_size), stages, dice.between(0, 4));
+}
+
+struct RichOptions {
+  int64_t most_size = 9;  // bytes of an activation
+  int64_t most_ways = 3;
+  bool has_cheap_recompute = true;  // recompute_s below forward_s
+  bool has_residents = true;
+};
+
+// Everything that a cost table can say: several ways, backwards that need no output and forwards
+// that leave it out, backwards that free before they make, costs beside the chain.
+inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions& options) {
+  const int64_t unit = options.most_size;
+  plan::CostTable table;
+  int64_t input = dice.between(1, unit);
+  for (int64_t i = 0; i < layers; ++i) {
+    plan::LayerCost layer{.name = "layer" + std::to_string(i),
+                          .input_bytes = input,
+                          .output_bytes = dice.between(1, unit),
+                          .forward_s = static_cast<double>(dice.between(1, 9)),
+                          .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit)};
+    const int64_t ways = dice.between(1, options.most_ways);
+    for (int64_t way = 0; way < ways; ++way) {
+      plan::KeepCost keep{.name = "way" + std::to_string(way),
+                          .forward_s = layer.forward_s + static_cast<double>(dice.between(0, 3)),
+                          .backward_s = static_cast<double>(dice.between(1, 9)),
+                          .saved_bytes = layer.output_bytes + dice.between(0, 2 * unit),
+                          .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit),
+                          .needs_output = dice.chance(50)};
+      // What a backward frees before it makes the input's gradient is at most what it reads and
+      // frees: its state and the output's gradient.
+      const int64_t freed = keep.state_bytes(layer.output_bytes) + layer.output_bytes;
+      keep.backward_extra_bytes = dice.chance(40)
+                                      ? -dice.between(0, std::min(layer.input_bytes, freed))
+                                      : dice.between(0, unit);
+      keep.recompute_s = keep.forward_s;
+      if (options.has_cheap_recompute && dice.chance(50)) {
+        // Not so cheap that two forwards beat one: those have a test of their own.
+        keep.recompute_s =
+            static_cast<double>(dice.between(static_cast<int64_t>(keep.forward_s - layer.forward_s),
+                                             static_cast<int64_t>(keep.forward_s)));
+      }
+      keep.recompute_extra_bytes = dice.between(0, keep.forward_extra_bytes);
+      layer.ways.push_back(keep);
+    }
+    table.layers.push_back(layer);
+    input = layer.output_bytes;
+  }
+  table.loss.seconds = static_cast<double>(dice.between(0, 4));
+  table.loss.extra_bytes = dice.between(0, unit);
+  if (options.has_residents) {
+    table.target_bytes = dice.between(0, unit);
+    table.residents = {{"parameters", dice.between(0, 9 * unit)}, {"state", dice.between(0, unit)}};
+    table.clear_s = static_cast<double>(dice.between(0, 3));
+    table.step_s = static_cast<double>(dice.between(0, 3));
+  }
+  return table;
+}
+
+// What one micro-batch holds at most when every layer keeps in its first way, its input counted,
+// targets and residents not.
+inline int64_t keep_all_bytes(const plan::CostTable& table) {
+  int64_t live = table.input_bytes(), peak = live;
+  const auto hold = [&](int64_t working) { peak = std::max(peak, live + working); };
+  for (const plan::LayerCost& layer : table.layers) {
+    hold(layer.ways[0].saved_bytes + layer.ways[0].forward_extra_bytes);
+    live += layer.ways[0].saved_bytes;
+  }
+  hold(table.layers.back().output_bytes + table.loss.extra_bytes);
+  live += table.layers.back().output_bytes;
+  for (auto layer = table.layers.rbegin(); layer != table.layers.rend(); ++layer) {
+    // An output that backward does not need has been freed by its last reader.
+    const plan::KeepCost& keep = layer->ways[0];
+    live -= keep.needs_output ? 0 : layer->output_bytes;
+    hold(layer->input_bytes + keep.backward_extra_bytes);
+    live += layer->input_bytes - layer->output_bytes - keep.state_bytes(layer->output_bytes);
+  }
+  return peak;
+}
+
+}  // namespace penstock::test

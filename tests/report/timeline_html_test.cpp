@@ -1,0 +1,154 @@
+#include "penstock/report/timeline_html.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/report/timeline_page.h"
+
+#include "report/step_example.h"
+#include "report/xml_checks.h"
+
+namespace penstock::report {
+namespace {
+
+using nlohmann::json;
+using program::Program;
+using program::Timeline;
+
+// What a browser would take for the data: all up to the next end of a script, in any case.
+std::string embedded_text(const std::string& html) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const size_t from = html.find(begin) + begin.size();
+  return html.substr(from, html.find("</", from) - from);
+}
+
+json embedded_data(const std::string& html) {
+  return json::parse(embedded_text(html));
+}
+
+TEST(TimelineHtml, HoldsTheNumbersPutIn) {
+  const Program program = example_program({.ranks = 2});
+  const Timeline predicted = program::simulate(program);
+  const Timeline measured = example_measurement(program);
+  const json data = embedded_data(timeline_html({"A step", program, predicted, &measured}));
+  EXPECT_EQ(data["title"], "A step");
+  EXPECT_EQ(data["micro_batches"], 2);
+  EXPECT_EQ(data["step"]["predicted"], std::llround(predicted.seconds * 1e9));
+  EXPECT_EQ(data["step"]["measured"], std::llround(measured.seconds * 1e9));
+  ASSERT_EQ(data["ranks"].size(), 2u);
+  for (size_t r = 0; r < 2; ++r) {
+    const json& rank = data["ranks"][r];
+    EXPECT_EQ(rank["limit"], program.ranks[r].limit_bytes);
+    EXPECT_EQ(rank["values"]["names"], program::value_names(program.ranks[r]));
+    for (const auto& [side, timeline] :
+         {std::pair{"predicted", &predicted}, {"measured", &measured}}) {
+      const json& times = rank["sides"][side];
+      const program::RankTimeline& own = timeline->ranks[r];
+      ASSERT_EQ(times["start"].size(), own.spans.size());
+      for (size_t i = 0; i < own.spans.size(); ++i) {
+        EXPECT_EQ(times["start"][i], std::llround(own.spans[i].start * 1e9));
+        EXPECT_EQ(times["duration"][i],
+                  std::llround((own.spans[i].end - own.spans[i].start) * 1e9));
+      }
+      ASSERT_EQ(times["memory_at"].size(), own.memory.size());
+      for (size_t i = 0; i < own.memory.size(); ++i) {
+        EXPECT_EQ(times["memory_bytes"][i], own.memory[i].bytes);
+      }
+      EXPECT_EQ(times["peak"], own.peak_bytes);
+    }
+  }
+}
+
+TEST(TimelineHtml, HoldsWhatInstructionsAreAndUse) {
+  const Program program = example_program({});
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  EXPECT_FALSE(data["step"].contains("measured"));
+  const json& columns = data["ranks"][0]["instructions"];
+  const auto& instructions = program.ranks[0].instructions;
+  ASSERT_EQ(columns["op"].size(), instructions.size());
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    EXPECT_EQ(data["ops"][columns["op"][i].get<size_t>()], program::op_name(instructions[i].op));
+    EXPECT_EQ(columns["layer"][i], instructions[i].layer);
+    EXPECT_EQ(columns["micro_batch"][i], instructions[i].micro_batch);
+    EXPECT_EQ(columns["keep"][i], instructions[i].keep);
+    EXPECT_EQ(columns["reads"][i], instructions[i].reads);
+    EXPECT_EQ(columns["makes"][i], instructions[i].makes);
+    EXPECT_EQ(columns["frees"][i], instructions[i].frees);
+  }
+  EXPECT_EQ(data["layers"][0]["kept"], "2 x all, 2 x nothing");
+  EXPECT_EQ(data["layers"][0]["again"], 2);
+  EXPECT_EQ(data["layers"][5]["again"], 0);
+}
+
+TEST(TimelineHtml, NamesCannotBreakOut) {
+  const std::string hostile = "</script><b>\"'`&\\ <!-- @DATA@ \xE2\x80\xA8 \x01 @SCRIPT@";
+  Program program = example_program({});
+  program.layers[1].name = program.layers[1].ways[0].name = hostile;
+  program.ranks[0].residents[0].name = hostile;
+  const Timeline predicted = program::simulate(program);
+  const std::string html = timeline_html({hostile, program, predicted});
+  const std::string plain = timeline_html({"", example_program({}), predicted});
+  EXPECT_EQ(count_of(html, "</script"), count_of(plain, "</script"));
+  EXPECT_EQ(html.find("<b>"), std::string::npos);
+  EXPECT_EQ(count_of(html, "<!--"), 0u);
+  const json data = embedded_data(html);
+  EXPECT_EQ(data["title"], hostile);
+  EXPECT_EQ(data["layers"][1]["name"], hostile);
+  EXPECT_EQ(data["layers"][1]["ways"][0], hostile);
+  EXPECT_EQ(data["ranks"][0]["residents"][0]["name"], hostile);
+}
+
+TEST(TimelineHtml, NamesThatAreNoUtf8AreReplaced) {
+  Program program = example_program({});
+  program.layers[0].name =
+      "a\xFF"
+      "b";
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"\xFE", program, predicted}));
+  EXPECT_EQ(data["layers"][0]["name"],
+            "a\xEF\xBF\xBD"
+            "b");
+}
+
+TEST(TimelineHtml, LoadsNothing) {
+  const Program program = example_program({});
+  const Timeline predicted = program::simulate(program);
+  const std::string html = timeline_html({"A step", program, predicted});
+  for (const char* way_out :
+       {"http://", "https://", "src=", "href=", "url(", "@import", "<link", "<img", "fetch("}) {
+    EXPECT_EQ(html.find(way_out), std::string::npos) << way_out;
+  }
+  EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
+}
+
+TEST(TimelineHtml, NoTextBecomesMarkup) {
+  for (const std::string_view script :
+       {timeline_chart_script(), timeline_pointer_script(), timeline_tables_script()}) {
+    for (const char* way_in : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
+      EXPECT_EQ(script.find(way_in), std::string_view::npos) << way_in;
+    }
+    // What would end the script element.
+    EXPECT_EQ(script.find("</"), std::string_view::npos);
+  }
+}
+
+TEST(TimelineHtml, EmptyProgramsHaveAPage) {
+  Program program;
+  program.ranks.resize(1);
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  EXPECT_EQ(data["ranks"][0]["sides"]["predicted"]["start"], json::array());
+  EXPECT_EQ(embedded_data(timeline_html({"", Program(), Timeline()}))["ranks"], json::array());
+}
+
+TEST(TimelineHtml, TimelinesOfOtherProgramsAreRefused) {
+  const Timeline other = program::simulate(example_program({.layers = 4}));
+  EXPECT_THROW(timeline_html({"", example_program({}), other}), InternalError);
+}
+
+}  // namespace
+}  // namespace penstock::report
