@@ -28,6 +28,9 @@ double Timings::median() const {
 }
 
 double Timings::error() const {
+  if (seconds_.empty()) {
+    return 0;
+  }
   const double middle = median();
   std::vector<double> distances;
   for (const double seconds : seconds_) {

@@ -1,0 +1,209 @@
+// The executor obeys its program: the same bits as the plain step whatever the plan, no more bytes
+// than predicted, and a clear stop at a limit.
+#include "penstock/run/executor.h"
+
+#include <gtest/gtest.h>
+
+#include "penstock/base/error.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/parameters.h"
+#include "penstock/plan/lower.h"
+#include "penstock/plan/planner.h"
+#include "penstock/profile/profile.h"
+#include "penstock/program/verify.h"
+
+#include "run/small_models.h"
+#include "support/error_text.h"
+
+namespace penstock::run {
+
+namespace {
+
+struct Result {
+  double loss = 0;
+  at::Tensor gradients;
+};
+
+Result run_plain(const model::Chain& chain, at::ScalarType type, const StepInput& input) {
+  model::Parameters parameters(chain, type, /*seed=*/3);
+  const double loss = accumulate_gradients(chain, parameters, input);
+  return {loss, parameters.flat_gradients()};
+}
+
+// One model with its costs, to be planned and run in several ways.
+class Fixture {
+ public:
+  Fixture(model::Chain made, at::ScalarType type, StepInput batch)
+      : chain(std::move(made)), input(std::move(batch)), parameters(chain, type, /*seed=*/3) {
+    const int64_t each = input.inputs.size(0) / input.micro_batches;
+    costs = profile::measure(chain,
+                             parameters,
+                             input.inputs.narrow(0, 0, each).clone(),
+                             input.targets.narrow(0, 0, each).clone(),
+                             {.only_bytes = true});
+    // Any seconds will do to plan with; these make recomputing the first layers the cheapest.
+    double seconds = 1;
+    for (plan::LayerCost& layer : costs.layers) {
+      layer.forward_s = seconds;
+      for (plan::KeepCost& way : layer.ways) {
+        way.forward_s = seconds;
+        way.recompute_s = seconds / 2;
+        way.backward_s = 2 * seconds + static_cast<double>(&way - layer.ways.data()) / 8;
+      }
+      seconds += 0.25;
+    }
+    costs.residents = {{"held", memory::cpu_usage().current_bytes}};
+  }
+
+  plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
+    return plan::make_plan(costs,
+                           {.recompute = recompute,
+                            .limit_bytes = limit,
+                            .micro_batches = static_cast<int32_t>(input.micro_batches)});
+  }
+
+  // Its loss and gradients; `peak` is what was held at most.
+  Result run(const plan::PlanResult& planned, int64_t* peak = nullptr) {
+    Executor executor(planned.program, chain, parameters);
+    int updates = 0;
+    double seen = 0;
+    const memory::PeakMark mark;
+    const double loss = executor.run(input, [&](double value) {
+      ++updates;
+      seen = value;
+    });
+    if (peak != nullptr) {
+      *peak = mark.peak_bytes();
+    }
+    EXPECT_EQ(updates, 1);
+    EXPECT_EQ(seen, loss);
+    EXPECT_EQ(executor.measured().ranks[0].peak_bytes, mark.peak_bytes());
+    return {loss, parameters.flat_gradients()};
+  }
+
+  model::Chain chain;
+  StepInput input;
+  model::Parameters parameters;
+  plan::CostTable costs;
+};
+
+struct Case {
+  const char* name;
+  double dropout;
+  at::ScalarType type;
+  int64_t micro_batches;
+};
+
+class ExecutorPlans : public testing::TestWithParam<Case> {};
+
+}  // namespace
+
+TEST_P(ExecutorPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
+  const Case& row = GetParam();
+  const StepInput batch = test::token_batch(6, row.micro_batches);
+  const Result expected = run_plain(test::small_gpt2(row.dropout), row.type, batch);
+  Fixture fixture(test::small_gpt2(row.dropout), row.type, batch);
+  const auto expect_same = [&](const plan::PlanResult& planned) {
+    int64_t peak = 0;
+    const Result result = fixture.run(planned, &peak);
+    EXPECT_EQ(result.loss, expected.loss);
+    EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
+    EXPECT_LE(peak, planned.peak_bytes);
+    EXPECT_GT(peak, planned.peak_bytes * 98 / 100);
+  };
+  for (const plan::Recompute recompute :
+       {plan::Recompute::None, plan::Recompute::All, plan::Recompute::Sqrt}) {
+    SCOPED_TRACE(plan::recompute_name(recompute));
+    expect_same(fixture.plan(recompute));
+  }
+  const plan::PlanResult all = fixture.plan(plan::Recompute::None);
+  const int64_t least = fixture.plan(plan::Recompute::Rotor, /*limit=*/1).least_bytes;
+  for (int share = 0; share <= 10; ++share) {
+    const int64_t limit = least + (all.peak_bytes - least) * share / 10;
+    SCOPED_TRACE(cat("rotor within ", limit, " bytes"));
+    const plan::PlanResult planned = fixture.plan(plan::Recompute::Rotor, limit);
+    ASSERT_TRUE(planned.is_feasible);
+    memory::set_limit(memory::process_account(), limit);
+    expect_same(planned);
+    memory::set_limit(memory::process_account(), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         ExecutorPlans,
+                         testing::Values(Case{"plain", 0, at::kFloat, 1},
+                                         Case{"dropout", 0.2, at::kFloat, 1},
+                                         Case{"three_micro_batches", 0.2, at::kFloat, 3},
+                                         Case{"bfloat16", 0.2, at::kBFloat16, 2}),
+                         [](const testing::TestParamInfo<Case>& row) { return row.param.name; });
+
+TEST(Executor, RunsModulesThatNeedTheirOutput) {
+  const StepInput batch{.inputs = test::random_tensor({8, 16}, 1),
+                        .targets = test::random_tensor({8, 16}, 2),
+                        .micro_batches = 2};
+  at::manual_seed(1);
+  const Result expected = run_plain(test::module_chain(5), at::kFloat, batch);
+  at::manual_seed(1);
+  Fixture fixture(test::module_chain(5), at::kFloat, batch);
+  const int64_t least = fixture.plan(plan::Recompute::Rotor, 1).least_bytes;
+  for (const plan::PlanResult& planned :
+       {fixture.plan(plan::Recompute::None), fixture.plan(plan::Recompute::All),
+        fixture.plan(plan::Recompute::Rotor, least)}) {
+    int64_t peak = 0;
+    const Result result = fixture.run(planned, &peak);
+    EXPECT_EQ(result.loss, expected.loss);
+    EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
+    EXPECT_LE(peak, planned.peak_bytes);
+  }
+}
+
+TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
+  Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
+  const plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  const at::Tensor before = fixture.parameters.flat_weights().clone();
+  const int64_t limit = memory::cpu_usage().current_bytes + 100'000;
+  memory::set_limit(memory::process_account(), limit);
+  Executor executor(planned.program, fixture.chain, fixture.parameters);
+  const std::string text = test::error_text<Error>(
+      [&] { executor.run(fixture.input, [](double) { FAIL() << "no step after a refusal"; }); });
+  memory::set_limit(memory::process_account(), 0);
+  EXPECT_NE(text.find("stopped at instruction 2 (forward of block 0 attention, micro-batch 0)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find(" held would go over the limit of "), std::string::npos) << text;
+  EXPECT_LE(memory::cpu_usage().current_bytes, limit) << "what the step held is free again";
+  EXPECT_TRUE(at::equal(fixture.parameters.flat_weights(), before));
+}
+
+TEST(Executor, TakesNoUnsoundProgram) {
+  Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
+  plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  planned.program.ranks[0].instructions.pop_back();
+  EXPECT_THROW(Executor(planned.program, fixture.chain, fixture.parameters), InternalError);
+}
+
+TEST(Executor, TakesNoProgramOfAnotherChain) {
+  Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
+  const plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  const model::Chain other = test::small_gpt2(0, /*blocks=*/2);
+  EXPECT_THROW(Executor(planned.program, other, fixture.parameters), InternalError);
+}
+
+TEST(Executor, RecordsEveryInstructionInOrder) {
+  Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 2));
+  const plan::PlanResult planned = fixture.plan(plan::Recompute::All);
+  Executor executor(planned.program, fixture.chain, fixture.parameters);
+  executor.run(fixture.input, [](double) {});
+  const program::RankTimeline& record = executor.measured().ranks[0];
+  ASSERT_EQ(record.spans.size(), planned.program.ranks[0].instructions.size());
+  double last = 0;
+  for (size_t i = 0; i < record.spans.size(); ++i) {
+    EXPECT_EQ(record.spans[i].instruction, static_cast<int32_t>(i));
+    EXPECT_EQ(record.spans[i].start, last);
+    EXPECT_GE(record.spans[i].end, last);
+    last = record.spans[i].end;
+  }
+  EXPECT_EQ(executor.measured().seconds, last);
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,49 @@
+// Small chains with everything that makes recomputation hard: dropout, tied weights, modules that
+// need their output; and a batch for them.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+
+#include "penstock/base/text.h"
+#include "penstock/model/gpt2.h"
+#include "penstock/model/module_layer.h"
+#include "penstock/run/plain_step.h"
+
+#include "support/random_tensor.h"
+
+namespace penstock::test {
+
+inline model::Chain small_gpt2(double dropout, int64_t blocks = 3) {
+  return model::make_gpt2({.layers = blocks,
+                           .width = 48,
+                           .heads = 4,
+                           .context = 20,
+                           .vocabulary = 61,
+                           .dropout = dropout});
+}
+
+inline run::StepInput token_batch(int64_t samples, int64_t micro_batches) {
+  return {.inputs = random_tokens({samples, 20}, 61, 7),
+          .targets = random_tokens({samples, 20}, 61, 8),
+          .first_sample = 40,
+          .micro_batches = micro_batches,
+          .seed = 5,
+          .step = 6};
+}
+
+// tanh keeps its output for backward: the graph shares storage with what comes out.
+inline model::Chain module_chain(int64_t layers) {
+  model::Chain chain;
+  for (int64_t i = 0; i < layers; ++i) {
+    torch::nn::Linear part(16, 16);
+    chain.add(model::make_module_layer(
+        cat("module ", i), part.ptr(), [part](const at::Tensor& x) { return at::tanh(part.ptr()->forward(x)); }));
+  }
+  chain.end_with(model::function_loss("loss", [](const at::Tensor& out, const at::Tensor& target) {
+    return at::sum(at::square(out - target));
+  }));
+  return chain;
+}
+
+}  // namespace penstock::test

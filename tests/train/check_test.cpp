@@ -1,0 +1,124 @@
+// check finds a layer that does not come out the same when it is run again, and names the tensor.
+#include "penstock/train/check.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/model/parameters.h"
+#include "penstock/plan/planner.h"
+#include "penstock/profile/profile.h"
+
+#include "run/small_models.h"
+
+namespace penstock::train {
+
+namespace {
+
+// The planted fault: dropout from LibTorch's own random state, which moves on with every call.
+class OwnRandomState final : public model::Layer {
+ public:
+  const std::string& name() const override { return name_; }
+  const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
+  const std::vector<model::Way>& ways() const override { return ways_; }
+  model::Tensors forward(model::Weights,
+                         const model::Tensors& input,
+                         const model::Pass&,
+                         model::Saved* saved) const override {
+    const at::Tensor mask = at::rand_like(input[0]).lt(0.9).to(at::kFloat);
+    if (saved != nullptr) {
+      saved->tensors = {mask};
+    }
+    return {input[0] * mask};
+  }
+  model::Tensors backward(model::Weights,
+                          model::Gradients,
+                          const model::Tensors&,
+                          model::Saved saved,
+                          const model::Tensors& gradient,
+                          const model::Pass&) const override {
+    return {gradient[0] * saved.tensors[0]};
+  }
+  model::LayerSize size_for(const model::TensorShape& input,
+                            at::ScalarType,
+                            int32_t) const override {
+    return {input, 2 * input.bytes()};
+  }
+
+ private:
+  std::string name_ = "own random state";
+  std::vector<model::ParameterSpec> specs_;
+  std::vector<model::Way> ways_{{"all"}};
+};
+
+constexpr model::Gpt2Shape kShape{
+    .layers = 2, .width = 48, .heads = 4, .context = 20, .vocabulary = 61, .dropout = 0.1};
+
+model::Chain make_chain(bool is_faulty) {
+  model::Chain chain;
+  chain.add(make_gpt2_embedding(kShape));
+  chain.add(make_gpt2_attention(kShape, 0));
+  if (is_faulty) {
+    chain.add(std::make_unique<OwnRandomState>());
+  }
+  chain.add(make_gpt2_mlp(kShape, 0));
+  chain.end_with(make_gpt2_head(kShape));
+  return chain;
+}
+
+CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t micro_batches = 1) {
+  config::Recipe recipe;
+  recipe.train.batch = 4;
+  recipe.train.lr = 1e-2;
+  recipe.plan.micro_batches = micro_batches;
+  const run::StepInput batch = test::token_batch(4, 1);
+  const int64_t each = 4 / micro_batches;
+  plan::CostTable costs;
+  {
+    model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
+    costs = profile::measure(chain,
+                             parameters,
+                             batch.inputs.narrow(0, 0, each).clone(),
+                             batch.targets.narrow(0, 0, each).clone(),
+                             {.only_bytes = true});
+  }
+  const auto program = [&](plan::Recompute how) {
+    return plan::make_plan(
+               costs, {.recompute = how, .micro_batches = static_cast<int32_t>(micro_batches)})
+        .program;
+  };
+  return check_plan(recipe,
+                    chain,
+                    program(recompute),
+                    program(plan::Recompute::None),
+                    {.steps = 3, .batch = [&](int64_t) {
+                       return BatchTensors{batch.inputs, batch.targets};
+                     }});
+}
+
+}  // namespace
+
+TEST(Check, SaysThatACorrectPlanChangesNothing) {
+  for (const int64_t micro_batches : {1, 2}) {
+    const CheckReport report = check(make_chain(false), plan::Recompute::All, micro_batches);
+    EXPECT_TRUE(report.is_equal) << report.first_difference;
+    EXPECT_EQ(report.steps, 3);
+    EXPECT_EQ(report.first_difference, "");
+    // Per step: activations (each layer runs twice, the second time for its state alone) and
+    // gradients per micro-batch, then the gradient and the weight of every parameter.
+    const int64_t parameters = 2 + 6 + 6 + 2;
+    EXPECT_EQ(report.tensors, 3 * (micro_batches * (3 + 3) + 2 * parameters));
+    EXPECT_GT(report.peak_bytes, 0);
+  }
+}
+
+TEST(Check, NamesTheFirstTensorOfALayerWithRandomStateOfItsOwn) {
+  const CheckReport report = check(make_chain(true), plan::Recompute::All);
+  EXPECT_FALSE(report.is_equal);
+  EXPECT_EQ(report.steps, 1);
+  EXPECT_EQ(report.first_difference,
+            "the output of own random state, micro-batch 0, made by instruction 3 (forward of own "
+            "random state, micro-batch 0), at step 1");
+}
+
+}  // namespace penstock::train
