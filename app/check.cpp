@@ -1,3 +1,5 @@
+#include "penstock/train/check.h"
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -13,7 +15,6 @@
 #include "penstock/data/loader.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
-#include "penstock/train/check.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
@@ -62,8 +63,7 @@ void print_text(const train::CheckReport& report, const plan::PlanResult& result
 int check_recipe(const CheckArguments& arguments) {
   const config::Recipe recipe = load_planned_recipe(arguments.plan);
   train::prepare_process(recipe.run);
-  const train::Planned planned =
-      train::plan_recipe(recipe, {.slots = arguments.plan.slots});
+  const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
   }
@@ -74,8 +74,7 @@ int check_recipe(const CheckArguments& arguments) {
 
   const data::Split split = train::open_data(recipe);
   data::Loader loader(
-      split.train,
-      {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
+      split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
   data::Batch batch;
   report::Progress progress({.title = "check", .total = arguments.steps});
   train::CheckOptions options{.steps = arguments.steps};
@@ -84,11 +83,8 @@ int check_recipe(const CheckArguments& arguments) {
     return train::as_tensors(batch);
   };
   options.on_step = [&](int64_t done) { progress.update(done, {}); };
-  const train::CheckReport report = train::check_plan(recipe,
-                                                      train::make_chain(recipe.model),
-                                                      planned.result.program,
-                                                      kept.program,
-                                                      options);
+  const train::CheckReport report = train::check_plan(
+      recipe, train::make_chain(recipe.model), planned.result.program, kept.program, options);
   progress.finish();
   if (arguments.plan.recipe.as_json) {
     print_json(report, planned.result);

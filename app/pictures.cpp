@@ -15,15 +15,15 @@ namespace penstock::app {
 
 void add_picture_arguments(CLI::App& command, PictureArguments& arguments) {
   command
-      .add_option("--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
+      .add_option(
+          "--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
       ->type_name("FILE");
   command
       .add_option("--html",
                   arguments.html,
                   "write them as a page for a browser: hover for numbers, zoom, table by layer")
       ->type_name("FILE");
-  command
-      .add_option("--trace", arguments.trace, "write them as a trace that Perfetto opens")
+  command.add_option("--trace", arguments.trace, "write them as a trace that Perfetto opens")
       ->type_name("FILE");
 }
 

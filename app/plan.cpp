@@ -77,8 +77,9 @@ void print_certificate(const train::Planned& planned, const std::vector<plan::Re
               format_count(limit).c_str(),
               format_count(result.least_bytes - limit).c_str());
   report::Table facts({{""}, {""}});
-  facts.add_row({"least limit that fits",
-                 cat(format_count(result.least_bytes), " bytes (", format_bytes(result.least_bytes), ")")});
+  facts.add_row(
+      {"least limit that fits",
+       cat(format_count(result.least_bytes), " bytes (", format_bytes(result.least_bytes), ")")});
   facts.add_row({"what binds there", result.binding});
   facts.add_row({"weights and state", format_bytes(planned.costs.resident_bytes())});
   facts.add_row({"step at that limit",
@@ -141,9 +142,10 @@ void add_plan_command(CLI::App& app, Action& action) {
   const auto arguments = std::make_shared<PlanArguments>();
   add_recipe_arguments(*command, arguments->recipe, /*is_required=*/false);
   command
-      ->add_option("--costs",
-                   arguments->costs,
-                   "plan with this cost table (docs/planning.md); without a recipe, the table alone")
+      ->add_option(
+          "--costs",
+          arguments->costs,
+          "plan with this cost table (docs/planning.md); without a recipe, the table alone")
       ->type_name("FILE");
   add_plan_arguments(*command, *arguments);
   command->footer("Exit code 1 when the step does not fit.");

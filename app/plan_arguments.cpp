@@ -29,10 +29,11 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
       ->type_name("N");
   command
-      .add_option("--slots",
-                  arguments.slots,
-                  "memory levels that rotor tells apart; by default exact where that is affordable, "
-                  "and thousands elsewhere")
+      .add_option(
+          "--slots",
+          arguments.slots,
+          "memory levels that rotor tells apart; by default exact where that is affordable, "
+          "and thousands elsewhere")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
       ->type_name("N");
   command
@@ -71,9 +72,8 @@ train::Planned plan_bare_costs(const PlanArguments& arguments) {
   if (!arguments.memory.empty()) {
     limit = parse_bytes(arguments.memory).value_or(0);
     if (limit <= 0) {
-      throw ConfigError(cat("--memory ",
-                            arguments.memory,
-                            " is not a number of bytes above 0, as in 600MiB"));
+      throw ConfigError(
+          cat("--memory ", arguments.memory, " is not a number of bytes above 0, as in 600MiB"));
     }
   }
   const std::string how = arguments.recompute.empty() ? "auto" : arguments.recompute;

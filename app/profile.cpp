@@ -106,8 +106,7 @@ void add_profile_command(CLI::App& app, Action& action) {
       "profile", "measure the model's layers on this device and write a cost table");
   const auto arguments = std::make_shared<ProfileArguments>();
   add_recipe_arguments(*command, arguments->recipe);
-  command
-      ->add_option("--out", arguments->out, "write the cost table to this file, as JSON")
+  command->add_option("--out", arguments->out, "write the cost table to this file, as JSON")
       ->type_name("FILE");
   command->footer("plan.costs = \"FILE\" in a recipe, or --costs, plans with it.");
   command->callback(

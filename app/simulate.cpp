@@ -1,3 +1,5 @@
+#include "penstock/program/simulate.h"
+
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -9,7 +11,6 @@
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/program/program_file.h"
-#include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/layer_table.h"
 #include "penstock/report/plan_text.h"

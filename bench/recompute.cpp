@@ -37,15 +37,16 @@ struct Side {
         chain(train::make_chain(recipe.model)),
         parameters(chain, train::compute_type(recipe.train), /*seed=*/1),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
-        costs(train::measure_costs(recipe, chain, parameters, *optimizer, {.shows_progress = false})) {
+        costs(train::measure_costs(
+            recipe, chain, parameters, *optimizer, {.shows_progress = false})) {
     draw_tokens();
     outside = memory::cpu_usage().current_bytes - costs.resident_bytes();  // the batch itself
   }
 
   // New ones for each turn: a batch that is learnt by heart has gradients that are slow to compute with.
   void draw_tokens() {
-    const at::Tensor tokens =
-        at::randint(recipe.model.vocabulary, {recipe.train.batch, recipe.model.context + 1}, at::kLong);
+    const at::Tensor tokens = at::randint(
+        recipe.model.vocabulary, {recipe.train.batch, recipe.model.context + 1}, at::kLong);
     inputs.reset();
     targets.reset();
     inputs = tokens.narrow(1, 0, recipe.model.context).contiguous();
@@ -68,7 +69,8 @@ struct Side {
       return {{"feasible", false}, {"least_activation", least}};
     }
     executor = std::make_unique<run::Executor>(result.program, chain, parameters);
-    memory::set_limit(memory::process_account(), request.limit_bytes > 0 ? request.limit_bytes + outside : 0);
+    memory::set_limit(memory::process_account(),
+                      request.limit_bytes > 0 ? request.limit_bytes + outside : 0);
     return {{"feasible", true},
             {"activation_limit", request.limit_bytes > 0 ? request.limit_bytes - resident : 0},
             {"predicted_activation_peak", result.peak_bytes - resident},
@@ -129,10 +131,10 @@ struct Side {
     memory::set_limit(memory::process_account(), 0);  // these are weights beside the weights
     model::Parameters fresh(chain, train::compute_type(recipe.train), /*seed=*/1);
     run::Executor own(result.program, chain, fresh);
-    const double loss = own.run({.inputs = inputs, .targets = targets, .seed = 1, .step = 3}, [](double) {});
+    const double loss =
+        own.run({.inputs = inputs, .targets = targets, .seed = 1, .step = 3}, [](double) {});
     const at::Tensor gradients = fresh.flat_gradients();
-    return {{"loss", loss},
-            {"gradients", crc32c(gradients.const_data_ptr(), gradients.nbytes())}};
+    return {{"loss", loss}, {"gradients", crc32c(gradients.const_data_ptr(), gradients.nbytes())}};
   }
 
   config::Recipe recipe;
@@ -151,9 +153,10 @@ struct Side {
 
 int main(int argc, char** argv) {
   if (argc != 8 && argc != 9) {
-    std::fprintf(stderr,
-                 "usage: penstock_bench_recompute layers width heads context vocabulary batch threads "
-                 "[dropout]\n");
+    std::fprintf(
+        stderr,
+        "usage: penstock_bench_recompute layers width heads context vocabulary batch threads "
+        "[dropout]\n");
     return 2;
   }
   config::Recipe recipe;

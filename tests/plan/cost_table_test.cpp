@@ -304,9 +304,10 @@ TEST(CostTable, RefusesAStateSmallerThanItsOutput) {
 
 TEST(CostTable, RefusesABackwardThatHoldsLessThanNothing) {
   const std::string text = layer_error(kUsual + R"(, "backward_extra_bytes": -5)");
-  EXPECT_EQ(text,
-            "costs.json: layer 0 (\"mlp\") backward_extra_bytes = -5 is below -4, the most that can "
-            "be free before the input's gradient is made");
+  EXPECT_EQ(
+      text,
+      "costs.json: layer 0 (\"mlp\") backward_extra_bytes = -5 is below -4, the most that can "
+      "be free before the input's gradient is made");
 }
 
 TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {

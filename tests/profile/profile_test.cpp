@@ -64,8 +64,9 @@ int runs_of_second(const std::string& kind) {
   model::Chain chain;
   chain.add(std::make_unique<CountingLayer>("first", kind, &first));
   chain.add(std::make_unique<CountingLayer>("second", kind, &second));
-  chain.end_with(model::function_loss(
-      "loss", [](const at::Tensor& out, const at::Tensor& target) { return at::sum(out * target); }));
+  chain.end_with(model::function_loss("loss", [](const at::Tensor& out, const at::Tensor& target) {
+    return at::sum(out * target);
+  }));
   model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
   const at::Tensor x = test::random_tensor({4, 4}, 1);
   const plan::CostTable table = measure(chain, parameters, x, x, {.only_bytes = true});
@@ -121,16 +122,16 @@ TEST(Profile, MeasuresLayersOfOneKindOnce) {
 
 TEST(Profile, MeasuresSecondsOfEverythingAndReportsItsRounds) {
   int rounds = 0, steps = 0;
-  const plan::CostTable table =
-      measure_small(test::small_gpt2(0.1),
-                    {.least_rounds = 3,
-                     .most_rounds = 4,
-                     .stable = 0,
-                     .step = [&] { ++steps; },
-                     .on_round = [&](int done, int most) {
-                       EXPECT_EQ(done, ++rounds);
-                       EXPECT_EQ(most, 4);
-                     }});
+  const plan::CostTable table = measure_small(test::small_gpt2(0.1),
+                                              {.least_rounds = 3,
+                                               .most_rounds = 4,
+                                               .stable = 0,
+                                               .step = [&] { ++steps; },
+                                               .on_round =
+                                                   [&](int done, int most) {
+                                                     EXPECT_EQ(done, ++rounds);
+                                                     EXPECT_EQ(most, 4);
+                                                   }});
   EXPECT_EQ(rounds, 4) << "timings never agree to the last digit";
   EXPECT_EQ(steps, 5) << "a warm-up round comes first";
   for (const plan::LayerCost& layer : table.layers) {
@@ -146,9 +147,10 @@ TEST(Profile, MeasuresSecondsOfEverythingAndReportsItsRounds) {
 
 TEST(Profile, StopsWhenItsMediansAreStable) {
   int rounds = 0;
-  measure_small(
-      test::small_gpt2(0),
-      {.least_rounds = 3, .most_rounds = 30, .stable = 1e6, .on_round = [&](int, int) { ++rounds; }});
+  measure_small(test::small_gpt2(0),
+                {.least_rounds = 3, .most_rounds = 30, .stable = 1e6, .on_round = [&](int, int) {
+                   ++rounds;
+                 }});
   EXPECT_EQ(rounds, 3);
 }
 

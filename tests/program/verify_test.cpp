@@ -151,8 +151,7 @@ TEST_F(Verify, RefusesAGivenState) {
   line(kForwardB).frees.push_back(kS1);
   line(kBackwardB).reads = {kX1, given, kD2, kX2};
   line(kBackwardB).frees = {kX2, given, kD2};
-  EXPECT_EQ(refusal(-1),
-            "s1.0#2 is given; only inputs and targets are there when a step begins");
+  EXPECT_EQ(refusal(-1), "s1.0#2 is given; only inputs and targets are there when a step begins");
 }
 
 TEST_F(Verify, RefusesALimitBelowWhatIsThereFromTheStart) {

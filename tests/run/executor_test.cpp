@@ -146,9 +146,9 @@ TEST(Executor, RunsModulesThatNeedTheirOutput) {
   at::manual_seed(1);
   Fixture fixture(test::module_chain(5), at::kFloat, batch);
   const int64_t least = fixture.plan(plan::Recompute::Rotor, 1).least_bytes;
-  for (const plan::PlanResult& planned :
-       {fixture.plan(plan::Recompute::None), fixture.plan(plan::Recompute::All),
-        fixture.plan(plan::Recompute::Rotor, least)}) {
+  for (const plan::PlanResult& planned : {fixture.plan(plan::Recompute::None),
+                                          fixture.plan(plan::Recompute::All),
+                                          fixture.plan(plan::Recompute::Rotor, least)}) {
     int64_t peak = 0;
     const Result result = fixture.run(planned, &peak);
     EXPECT_EQ(result.loss, expected.loss);

@@ -37,8 +37,9 @@ inline model::Chain module_chain(int64_t layers) {
   model::Chain chain;
   for (int64_t i = 0; i < layers; ++i) {
     torch::nn::Linear part(16, 16);
-    chain.add(model::make_module_layer(
-        cat("module ", i), part.ptr(), [part](const at::Tensor& x) { return at::tanh(part.ptr()->forward(x)); }));
+    chain.add(model::make_module_layer(cat("module ", i), part.ptr(), [part](const at::Tensor& x) {
+      return at::tanh(part.ptr()->forward(x));
+    }));
   }
   chain.end_with(model::function_loss("loss", [](const at::Tensor& out, const at::Tensor& target) {
     return at::sum(at::square(out - target));

@@ -83,8 +83,8 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
                              {.only_bytes = true});
   }
   const auto program = [&](plan::Recompute how) {
-    return plan::make_plan(
-               costs, {.recompute = how, .micro_batches = static_cast<int32_t>(micro_batches)})
+    return plan::make_plan(costs,
+                           {.recompute = how, .micro_batches = static_cast<int32_t>(micro_batches)})
         .program;
   };
   return check_plan(recipe,

@@ -176,8 +176,7 @@ at::Tensor attend_backward(at::Tensor qkv,
                std::move(qkv), mixed.statistics, values_gradient, heads, dropout)
         .view({rows, -1});
   }
-  return attend_fused_backward(
-             std::move(qkv), std::move(mixed), std::move(values_gradient), heads)
+  return attend_fused_backward(std::move(qkv), std::move(mixed), std::move(values_gradient), heads)
       .view({rows, -1});
 }
 

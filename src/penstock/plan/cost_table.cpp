@@ -48,7 +48,10 @@ class Reader {
       return *otherwise;
     }
     if (*value != std::floor(*value) || *value < least || *value > kMostBytes) {
-      fail(cat(key, " = ", object_[key].dump(), " is not a whole number of bytes",
+      fail(cat(key,
+               " = ",
+               object_[key].dump(),
+               " is not a whole number of bytes",
                least < 0 ? "" : ", 0 or more"));
     }
     return static_cast<int64_t>(*value);
@@ -207,8 +210,7 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   }
   first.forward_s = reader.seconds("keeping_forward_s", layer.forward_s);
   first.recompute_s = reader.seconds("recompute_s", first.forward_s);
-  layer.forward_extra_bytes =
-      reader.bytes("dropping_extra_bytes", first.forward_extra_bytes);
+  layer.forward_extra_bytes = reader.bytes("dropping_extra_bytes", first.forward_extra_bytes);
   if (reader.has("other_ways")) {
     read_other_ways(reader, layer);
   }
@@ -335,11 +337,11 @@ std::string format_costs(const CostTable& table) {
     out["layers"].push_back(layer_json(layer));
   }
   out["loss"] = {{"name", table.loss.name},
-                  {"seconds", table.loss.seconds},
-                  {"extra_bytes", table.loss.extra_bytes},
-                  {"parameter_bytes", table.loss.parameter_bytes},
-                  {"gradient_bytes", table.loss.gradient_bytes},
-                  {"optimizer_bytes", table.loss.optimizer_bytes}};
+                 {"seconds", table.loss.seconds},
+                 {"extra_bytes", table.loss.extra_bytes},
+                 {"parameter_bytes", table.loss.parameter_bytes},
+                 {"gradient_bytes", table.loss.gradient_bytes},
+                 {"optimizer_bytes", table.loss.optimizer_bytes}};
   out["target_bytes"] = table.target_bytes;
   out["residents"] = ordered_json::array();
   for (const program::Resident& resident : table.residents) {

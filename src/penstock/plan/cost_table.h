@@ -17,7 +17,7 @@ struct KeepCost {
   std::string name = "all";
   double forward_s = 0;
   double backward_s = 0;
-  int64_t saved_bytes = 0;  // lives between forward and backward; includes the output
+  int64_t saved_bytes = 0;          // lives between forward and backward; includes the output
   int64_t forward_extra_bytes = 0;  // forward's peak above what was live before and saved_bytes
   // Backward's peak above what was live before and the input's gradient. Negative where the layer
   // frees part of what it saved before it makes that gradient.

@@ -29,8 +29,7 @@ class Lowering {
     for (int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       micro_batch_ = micro_batch;
       rank().given.push_back(make(ValueKind::Activation, 0, table.input_bytes()));
-      rank().given.push_back(
-          make(ValueKind::Targets, program_.loss_index(), table.target_bytes));
+      rank().given.push_back(make(ValueKind::Targets, program_.loss_index(), table.target_bytes));
     }
   }
 
@@ -132,7 +131,8 @@ class Lowering {
   void add_backward(int32_t layer) {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
     const auto kept = kept_.find({layer, micro_batch_});
-    PENSTOCK_CHECK(kept != kept_.end(), "a schedule goes back over layer ", layer, " before it was kept");
+    PENSTOCK_CHECK(
+        kept != kept_.end(), "a schedule goes back over layer ", layer, " before it was kept");
     const auto [way, output] = kept->second;
     const KeepCost& keep = cost.ways[static_cast<size_t>(way)];
     Instruction backward{.op = Op::Backward,

@@ -92,8 +92,8 @@ namespace {
 
 double forward_seconds(const CostTable& table, const Operations& operations, size_t index) {
   const Operation& operation = operations[index];
-  const KeepCost& keep = table.layers[static_cast<size_t>(operation.layer)]
-                             .ways[static_cast<size_t>(operation.way)];
+  const KeepCost& keep =
+      table.layers[static_cast<size_t>(operation.layer)].ways[static_cast<size_t>(operation.way)];
   return leaves_output_out(table, operations, index) ? keep.recompute_s : keep.forward_s;
 }
 

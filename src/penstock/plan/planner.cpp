@@ -29,7 +29,8 @@ Lowered lower_and_verify(const CostTable& table, const Plan& plan, int64_t limit
   Lowered lowered;
   lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes);
   const program::Verdict verdict = program::verify(lowered.program);
-  PENSTOCK_CHECK(verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
+  PENSTOCK_CHECK(
+      verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
   lowered.peak = verdict.peaks.front();
   return lowered;
 }
@@ -80,9 +81,8 @@ Recompute parse_recompute(std::string_view name, bool has_limit) {
   if (name == "auto") {
     return has_limit ? Recompute::Rotor : Recompute::None;
   }
-  throw ConfigError(cat("recompute = \"",
-                        name,
-                        "\"; it takes \"auto\", \"none\", \"all\", \"sqrt\" or \"rotor\""));
+  throw ConfigError(cat(
+      "recompute = \"", name, "\"; it takes \"auto\", \"none\", \"all\", \"sqrt\" or \"rotor\""));
 }
 
 PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
@@ -97,8 +97,7 @@ PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
   Plan least = plan;
   const int64_t outside = bytes_outside(table, request.micro_batches);
   if (request.recompute == Recompute::Rotor) {
-    const int64_t limit =
-        request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
+    const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
     const RotorAnswer answer = solve_rotor(table, limit - outside, request.rotor);
     plan.operations = answer.operations;
     result.slots = answer.slots;

@@ -38,11 +38,11 @@ struct PlanResult {
   program::Program program;  // verified; of `plan`
   double step_s = 0;
   int64_t peak_bytes = 0;
-  int64_t least_bytes = 0;    // the least limit that this kind of plan fits in, exactly
-  std::string binding;        // the instruction that holds most at that limit
-  double unlimited_s = 0;     // the step when everything is kept
+  int64_t least_bytes = 0;      // the least limit that this kind of plan fits in, exactly
+  std::string binding;          // the instruction that holds most at that limit
+  double unlimited_s = 0;       // the step when everything is kept
   int64_t unlimited_bytes = 0;  // and its peak
-  int64_t slots = 0;          // rotor: memory levels told apart
+  int64_t slots = 0;            // rotor: memory levels told apart
 };
 
 PlanResult make_plan(const CostTable& table, const PlanRequest& request);

@@ -19,12 +19,12 @@ constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
 
 // What one way of keeping needs, in bytes, beside the input of its layer.
 struct WayNeed {
-  int64_t kept = 0;           // x̄: lives until the backward
-  int64_t forward = 0;        // peak of the forward
-  int64_t backward = 0;       // peak of the backward, both gradients included
-  int64_t last_forward = 0;   // peak of the forward when its backward comes next
-  double overhead = 0;        // seconds above the layer's fastest way
-  double last_overhead = 0;   // the same when its backward comes next
+  int64_t kept = 0;          // x̄: lives until the backward
+  int64_t forward = 0;       // peak of the forward
+  int64_t backward = 0;      // peak of the backward, both gradients included
+  int64_t last_forward = 0;  // peak of the forward when its backward comes next
+  double overhead = 0;       // seconds above the layer's fastest way
+  double last_overhead = 0;  // the same when its backward comes next
 };
 
 // The chain as the recurrence sees it: layers 0 .. n-1, and the loss as layer n.
@@ -53,9 +53,9 @@ struct Needs {
   }
 
   int32_t layers;
-  std::vector<int64_t> sizes;          // x_0 .. x_n, targets
-  std::vector<double> forward_until;   // sums of forward seconds, keeping nothing
-  std::vector<int64_t> sweep;          // x_{i+1} and the forward's extra, keeping nothing
+  std::vector<int64_t> sizes;         // x_0 .. x_n, targets
+  std::vector<double> forward_until;  // sums of forward seconds, keeping nothing
+  std::vector<int64_t> sweep;         // x_{i+1} and the forward's extra, keeping nothing
   std::vector<std::vector<WayNeed>> ways;
   int64_t loss = 0;
 
@@ -68,14 +68,14 @@ struct Needs {
     std::vector<WayNeed> needs;
     for (const KeepCost& keep : layer.ways) {
       const int64_t state = keep.state_bytes(layer.output_bytes);
-      WayNeed need{.kept = keep.saved_bytes,
-                   .forward = keep.saved_bytes + keep.forward_extra_bytes,
-                   .backward = layer.input_bytes + layer.output_bytes + state +
-                               keep.backward_extra_bytes,
-                   .overhead = keep.forward_s + keep.backward_s - fastest};
+      WayNeed need{
+          .kept = keep.saved_bytes,
+          .forward = keep.saved_bytes + keep.forward_extra_bytes,
+          .backward = layer.input_bytes + layer.output_bytes + state + keep.backward_extra_bytes,
+          .overhead = keep.forward_s + keep.backward_s - fastest};
       need.last_forward = keep.needs_output ? need.forward : state + keep.recompute_extra_bytes;
-      need.last_overhead = keep.needs_output ? need.overhead
-                                             : keep.recompute_s + keep.backward_s - fastest;
+      need.last_overhead =
+          keep.needs_output ? need.overhead : keep.recompute_s + keep.backward_s - fastest;
       needs.push_back(need);
     }
     ways.push_back(std::move(needs));
@@ -94,8 +94,8 @@ class SweepPeak {
   }
   int64_t until(int32_t j) {
     for (; next_ < j; ++next_) {
-      peak_ = std::max(
-          peak_, held_ + needs_.size(next_) + needs_.sweep[static_cast<size_t>(next_)]);
+      peak_ =
+          std::max(peak_, held_ + needs_.size(next_) + needs_.sweep[static_cast<size_t>(next_)]);
     }
     return peak_;
   }
@@ -300,9 +300,9 @@ class RotorTable {
     const auto& ways = needs_.way(i);
     for (size_t k = 0; k < ways.size(); ++k) {
       if (bytes >= needs_.keeping(i, l, ways[k])) {
-        const double rest = i == l ? ways[k].last_overhead
-                                   : ways[k].overhead +
-                                         overhead_within(i + 1, l, bytes - ways[k].kept);
+        const double rest =
+            i == l ? ways[k].last_overhead
+                   : ways[k].overhead + overhead_within(i + 1, l, bytes - ways[k].kept);
         offer(rest, -1, static_cast<int32_t>(k));
       }
     }
@@ -345,8 +345,8 @@ class RotorTable {
     for (const WayNeed& need : needs_.way(i)) {
       const Row& rest = i == l ? kNothingLeft : row(i + 1, l);
       const int64_t shift = i == l ? 0 : slots_for(need.kept);
-      const int64_t begin = std::max(
-          {first, slots_for(needs_.keeping(i, l, need)), rest.first + shift});
+      const int64_t begin =
+          std::max({first, slots_for(needs_.keeping(i, l, need)), rest.first + shift});
       const double overhead = i == l ? need.last_overhead : need.overhead;
       if (begin <= slots_) {
         offer_split(
@@ -369,10 +369,10 @@ class RotorTable {
       const float bound = base + left.last() + right.last();
       const int64_t begin = std::max({first, need, right.first + shift, left.first});
       // Where something as good as this split can ever be is known already, there is nothing to do.
-      const int64_t end = std::partition_point(best + first,
-                                               best + slots_ + 1,
-                                               [&](float known) { return known > bound; }) -
-                          best;
+      const int64_t end =
+          std::partition_point(
+              best + first, best + slots_ + 1, [&](float known) { return known > bound; }) -
+          best;
       if (begin < end) {
         offer_split(best, begin, end, base, left, right, shift);
       }

@@ -34,8 +34,7 @@ struct Measured {
     auto result = work();
     timings.add(std::chrono::duration<double>(Clock::now() - began).count());
     working_bytes = std::max(working_bytes, mark.peak_bytes() - mark.start_bytes());
-    left_bytes =
-        std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
+    left_bytes = std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
     return result;
   }
 };
@@ -236,7 +235,8 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
 void Profiler::measure_loss() {
   const int64_t last = chain_.size();
   const at::Tensor input = activations_->view(layers_[kind_of_.back()].output);
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
+  const double scale =
+      1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
   cool_caches(input);
   loss_([&] {
     return chain_.loss().backward(

@@ -39,7 +39,8 @@ double Timings::error() const {
   // For a normal spread the deviation is 1.4826 median distances, and the error of a median 1.2533
   // deviations over the root of the count.
   constexpr double kFactor = 1.4826 * 1.2533;
-  return kFactor * median_of(std::move(distances)) / std::sqrt(static_cast<double>(seconds_.size()));
+  return kFactor * median_of(std::move(distances)) /
+         std::sqrt(static_cast<double>(seconds_.size()));
 }
 
 }  // namespace penstock::profile

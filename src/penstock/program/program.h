@@ -55,9 +55,9 @@ inline constexpr int32_t kKeepNothing = -1;
 
 struct Instruction {
   Op op = Op::Drop;
-  int32_t layer = -1;            // Forward, Backward
-  int32_t micro_batch = -1;      // Forward, Loss, Backward
-  int32_t keep = kKeepNothing;   // Forward: index into the layer's ways of keeping
+  int32_t layer = -1;                        // Forward, Backward
+  int32_t micro_batch = -1;                  // Forward, Loss, Backward
+  int32_t keep = kKeepNothing;               // Forward: index into the layer's ways of keeping
   std::vector<ValueId> reads, makes, frees;  // frees happen when the instruction has ended
   Resource resource = {};
   double seconds = 0;

@@ -130,11 +130,11 @@ RankTimeline simulate_rank(const RankProgram& rank) {
     timeline.busy_seconds[instruction.resource] += instruction.seconds;
     timeline.spans.push_back({number, start, end});
     changes.push_back({start, instruction.working_bytes, number, false});
-    changes.push_back({end,
-                       bytes_of(instruction.makes) - bytes_of(instruction.frees) -
-                           instruction.working_bytes,
-                       number,
-                       end > start});
+    changes.push_back(
+        {end,
+         bytes_of(instruction.makes) - bytes_of(instruction.frees) - instruction.working_bytes,
+         number,
+         end > start});
   }
   draw_memory(changes, rank.resident_bytes() + bytes_of(rank.given), timeline);
   return timeline;

@@ -14,7 +14,7 @@ using plan::OperationKind;
 
 // What the plan does with one layer, per micro-batch.
 struct LayerPlan {
-  std::string kept;    // the way of keeping, and from when
+  std::string kept;  // the way of keeping, and from when
   int64_t forwards = 0;
   int64_t kept_bytes = 0;
   double forward_s = 0;
@@ -151,10 +151,9 @@ std::string plan_totals(const plan::CostTable& costs, const plan::PlanResult& re
                      " bytes); ",
                      result.binding,
                      " binds there")});
-  table.add_row({"keeping everything",
-                 cat(format_seconds(result.unlimited_s),
-                     " with ",
-                     format_bytes(result.unlimited_bytes))});
+  table.add_row(
+      {"keeping everything",
+       cat(format_seconds(result.unlimited_s), " with ", format_bytes(result.unlimited_bytes))});
   table.add_row({"step",
                  cat(format_seconds(result.step_s),
                      " predicted, ",

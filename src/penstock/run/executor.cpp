@@ -56,12 +56,12 @@ Executor::Executor(const program::Program& program,
 
 double Executor::run(const StepInput& input, const Update& update) {
   const int64_t samples = input.inputs.size(0);
-  PENSTOCK_CHECK(input.micro_batches == program_.micro_batches &&
-                     samples % program_.micro_batches == 0,
-                 samples,
-                 " samples for a program of ",
-                 program_.micro_batches,
-                 " micro-batches");
+  PENSTOCK_CHECK(
+      input.micro_batches == program_.micro_batches && samples % program_.micro_batches == 0,
+      samples,
+      " samples for a program of ",
+      program_.micro_batches,
+      " micro-batches");
   const int64_t count = chain_.loss().count(input.targets);
   PENSTOCK_CHECK(count > 0, "no target of the batch counts");
   Step step{.input = input,
@@ -208,17 +208,18 @@ void Executor::show_made(int32_t index, const Step& step) const {
 
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
-  throw Error(ExitCode::Negative,
-              cat("stopped at instruction ",
-                  index,
-                  " (",
-                  program::describe(program_, instruction),
-                  "): ",
-                  what,
-                  "; the plan has this instruction work with ",
-                  format_count(instruction.working_bytes),
-                  " bytes: the cost table is not that of this model; measure it again with penstock "
-                  "profile"));
+  throw Error(
+      ExitCode::Negative,
+      cat("stopped at instruction ",
+          index,
+          " (",
+          program::describe(program_, instruction),
+          "): ",
+          what,
+          "; the plan has this instruction work with ",
+          format_count(instruction.working_bytes),
+          " bytes: the cost table is not that of this model; measure it again with penstock "
+          "profile"));
 }
 
 }  // namespace penstock::run

@@ -115,4 +115,12 @@ at::Tensor predict(const model::Chain& chain,
                               run_forward(chain, parameters, inputs));
 }
 
+at::Tensor predict_next(const model::Chain& chain,
+                        const model::Parameters& parameters,
+                        const at::Tensor& inputs) {
+  const at::Tensor all = run_forward(chain, parameters, inputs);
+  const at::Tensor last = all.narrow(1, all.size(1) - 1, 1).contiguous();
+  return chain.loss().predict(parameters.weights_of(chain.size()), last).select(1, 0);
+}
+
 }  // namespace penstock::run

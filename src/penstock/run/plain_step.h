@@ -43,4 +43,9 @@ at::Tensor predict(const model::Chain& chain,
                    const model::Parameters& parameters,
                    const at::Tensor& inputs);
 
+// For the last position alone, [samples, ...]: all of them may be more than a limit has room for.
+at::Tensor predict_next(const model::Chain& chain,
+                        const model::Parameters& parameters,
+                        const at::Tensor& inputs);
+
 }  // namespace penstock::run

@@ -43,9 +43,7 @@ std::string value_text(const program::Program& program, const program::Value& va
 
 // One of the two models: weights, optimizer, executor.
 struct Side {
-  Side(const config::Recipe& recipe,
-       const model::Chain& chain,
-       const program::Program& program)
+  Side(const config::Recipe& recipe, const model::Chain& chain, const program::Program& program)
       : parameters(chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         executor(program, chain, parameters) {}

@@ -81,7 +81,9 @@ void forget_steps(optim::Optimizer& optimizer) {
   }
 }
 
-void require_table_of(const plan::CostTable& table, const plan::CostTable& model, const std::string& file) {
+void require_table_of(const plan::CostTable& table,
+                      const plan::CostTable& model,
+                      const std::string& file) {
   if (table.layers.size() != model.layers.size()) {
     throw ConfigError(cat("plan.costs = ",
                           file,
@@ -97,11 +99,8 @@ void require_table_of(const plan::CostTable& table, const plan::CostTable& model
     const auto same_name = [](const plan::KeepCost& a, const plan::KeepCost& b) {
       return a.name == b.name && a.needs_output == b.needs_output;
     };
-    const bool has_ways = std::equal(ours.ways.begin(),
-                                     ours.ways.end(),
-                                     theirs.ways.begin(),
-                                     theirs.ways.end(),
-                                     same_name);
+    const bool has_ways = std::equal(
+        ours.ways.begin(), ours.ways.end(), theirs.ways.begin(), theirs.ways.end(), same_name);
     if (!has_ways || ours.output_bytes != theirs.output_bytes) {
       throw ConfigError(cat("plan.costs = ",
                             file,
@@ -130,7 +129,8 @@ std::string first_understatement(const plan::CostTable& table, const plan::CostT
     const plan::LayerCost& said = table.layers[i];
     const plan::LayerCost& found = model.layers[i];
     if (found.forward_extra_bytes > said.forward_extra_bytes) {
-      return text(said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes);
+      return text(
+          said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes);
     }
     for (size_t k = 0; k < said.ways.size(); ++k) {
       const plan::KeepCost& a = said.ways[k];
@@ -174,8 +174,8 @@ void prove_with(const plan::CostTable& measured,
   }
   honest.loss.extra_bytes = measured.loss.extra_bytes;
   honest.step_extra_bytes = measured.step_extra_bytes;
-  program::Program program = plan::lower(
-      honest, result.plan.operations, result.plan.micro_batches, /*limit_bytes=*/0);
+  program::Program program =
+      plan::lower(honest, result.plan.operations, result.plan.micro_batches, /*limit_bytes=*/0);
   const int64_t limit = result.plan.limit_bytes;
   const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
   if (limit > 0 && peak > limit) {
@@ -208,8 +208,7 @@ at::Tensor random_micro_batch(const config::Recipe& recipe) {
 struct Built {
   explicit Built(const config::Recipe& recipe)
       : chain(make_chain(recipe.model)),
-        parameters(
-            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
+        parameters(chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
         optimizer(optim::make_optimizer(recipe.train, parameters)) {}
 
   model::Chain chain;
@@ -244,8 +243,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
         .title = "measure", .total = profiling.most_rounds, .plain_every = profiling.most_rounds});
     profiling.on_round = [&](int done, int) { progress->update(done, {}); };
   }
-  plan::CostTable table =
-      profile::measure(chain, parameters, tokens[0], tokens[1], profiling);
+  plan::CostTable table = profile::measure(chain, parameters, tokens[0], tokens[1], profiling);
   if (progress) {
     progress->finish();
   }
@@ -328,8 +326,8 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
   std::vector<plan::Remedy> remedies;
   const auto consider = [&](const std::string& change, const config::Recipe& changed) {
     Built built(changed);
-    const plan::CostTable costs = measure_costs(
-        changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
+    const plan::CostTable costs =
+        measure_costs(changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
     const plan::PlanResult result = plan::make_plan(costs, plan_request(changed));
     remedies.push_back({change, result.least_bytes, result.is_feasible, result.step_s});
   };
