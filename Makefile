@@ -16,8 +16,9 @@ build: setup         ## the release program, at build/penstock
 setup:
 	@tools/setup
 
-bench: build         ## the training step next to PyTorch (needs a Python with torch: see bench/README.md)
+bench: build         ## the training step, and recomputation, next to PyTorch (needs a Python with torch: see bench/README.md)
 	bench/step
+	bench/recompute
 
 asan: setup          ## the LibTorch-free tests under the address and undefined-behaviour sanitizers
 	cmake --preset asan && cmake --build --preset asan && ctest --preset asan

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/data/loader.h"
@@ -18,6 +19,7 @@
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
+#include "arguments.h"
 #include "commands.h"
 #include "plan_arguments.h"
 
@@ -61,8 +63,10 @@ void print_text(const train::CheckReport& report, const plan::PlanResult& result
 }
 
 int check_recipe(const CheckArguments& arguments) {
+  require_writable(arguments.plan.program);
   const config::Recipe recipe = load_planned_recipe(arguments.plan);
   train::prepare_process(recipe.run);
+  const data::Split split = train::open_data(recipe);
   const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
@@ -72,7 +76,7 @@ int check_recipe(const CheckArguments& arguments) {
       planned.costs,
       {.recompute = plan::Recompute::None, .micro_batches = planned.result.plan.micro_batches});
 
-  const data::Split split = train::open_data(recipe);
+  install_interrupt_handler();  // from here on somebody asks for it
   data::Loader loader(
       split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
   data::Batch batch;
@@ -86,6 +90,16 @@ int check_recipe(const CheckArguments& arguments) {
   const train::CheckReport report = train::check_plan(
       recipe, train::make_chain(recipe.model), planned.result.program, kept.program, options);
   progress.finish();
+  if (report.first_difference.empty() && report.steps < arguments.steps) {
+    throw Error(ExitCode::Negative,
+                cat("check was stopped by ",
+                    interrupt_name(),
+                    " after ",
+                    report.steps,
+                    " of ",
+                    arguments.steps,
+                    " steps; up to there nothing differs"));
+  }
   if (arguments.plan.recipe.as_json) {
     print_json(report, planned.result);
   } else {

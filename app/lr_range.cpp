@@ -9,6 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/interrupt.h"
 #include "penstock/config/recipe.h"
 #include "penstock/report/line_chart.h"
 #include "penstock/train/setup.h"
@@ -39,6 +40,7 @@ report::LineChart make_chart(const train::LrRange& range) {
 }
 
 int run_lr_range(const LrRangeArguments& arguments) {
+  install_interrupt_handler();
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
   if (!arguments.svg.empty()) {

@@ -11,7 +11,6 @@
 #include <CLI/CLI.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
 #include "penstock/base/version.h"
 
@@ -107,7 +106,6 @@ int run(int argc, char** argv) {
   if (is_quiet) {
     set_log_level(LogLevel::Warning);
   }
-  install_interrupt_handler();
   const int code = action();
   require_output_written();
   return code;

@@ -1,41 +1,33 @@
 #include "pictures.h"
 
-#include <filesystem>
-
 #include <CLI/CLI.hpp>
 
-#include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
 #include "penstock/report/timeline_html.h"
 #include "penstock/report/timeline_svg.h"
 #include "penstock/report/trace.h"
 
+#include "arguments.h"
+
 namespace penstock::app {
 
 void add_picture_arguments(CLI::App& command, PictureArguments& arguments) {
-  command
-      .add_option(
-          "--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
+  add_text_option(
+      command, "--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
       ->type_name("FILE");
-  command
-      .add_option("--html",
+  add_text_option(command,
+                  "--html",
                   arguments.html,
                   "write them as a page for a browser: hover for numbers, zoom, table by layer")
       ->type_name("FILE");
-  command.add_option("--trace", arguments.trace, "write them as a trace that Perfetto opens")
+  add_text_option(command, "--trace", arguments.trace, "write them as a trace that Perfetto opens")
       ->type_name("FILE");
 }
 
 void require_writable(const PictureArguments& arguments) {
   for (const std::string& file : {arguments.svg, arguments.html, arguments.trace}) {
-    if (file.empty()) {
-      continue;
-    }
-    const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
-    if (!std::filesystem::is_directory(folder)) {
-      throw ConfigError(cat("cannot write ", file, ": there is no folder ", folder.string()));
-    }
+    require_writable(file);
   }
 }
 

@@ -18,7 +18,7 @@ struct PictureArguments {
 };
 void add_picture_arguments(CLI::App& command, PictureArguments& arguments);
 
-// Throws ConfigError now rather than FileError after the work.
+// As require_writable() of arguments.h, for each.
 void require_writable(const PictureArguments& arguments);
 
 void write_pictures(const report::StepPicture& picture, const PictureArguments& arguments);

@@ -9,6 +9,7 @@
 #include "penstock/report/plan_text.h"
 #include "penstock/report/table.h"
 
+#include "arguments.h"
 #include "commands.h"
 #include "plan_arguments.h"
 
@@ -85,8 +86,8 @@ void print_certificate(const train::Planned& planned, const std::vector<plan::Re
   facts.add_row({"step at that limit",
                  cat(format_seconds(result.step_s),
                      ", ",
-                     report::percent(result.step_s, result.unlimited_s),
-                     " over keeping everything (",
+                     report::overhead_text(result),
+                     " (",
                      format_bytes(result.unlimited_bytes),
                      ")")});
   std::printf("%s", facts.text().c_str());
@@ -112,6 +113,7 @@ void print_certificate(const train::Planned& planned, const std::vector<plan::Re
 }
 
 int plan_step(const PlanArguments& arguments) {
+  require_writable(arguments.program);
   const train::Planned planned = make_plan(arguments);
   const bool has_recipe = !arguments.recipe.recipe.empty();
   std::vector<plan::Remedy> remedies;
@@ -126,8 +128,9 @@ int plan_step(const PlanArguments& arguments) {
   } else if (!planned.result.is_feasible) {
     print_certificate(planned, remedies);
   } else {
-    std::printf("%s\n%s\n%s",
-                planned.costs.description.c_str(),
+    const std::string& description = planned.costs.description;
+    std::printf("%s%s\n%s",
+                description.empty() ? "" : cat(description, "\n\n").c_str(),
                 report::plan_table(planned.costs, planned.result).c_str(),
                 report::plan_totals(planned.costs, planned.result).c_str());
   }
@@ -141,11 +144,10 @@ void add_plan_command(CLI::App& app, Action& action) {
       "plan", "show what would run, in seconds and bytes, or why it does not fit and what would");
   const auto arguments = std::make_shared<PlanArguments>();
   add_recipe_arguments(*command, arguments->recipe, /*is_required=*/false);
-  command
-      ->add_option(
-          "--costs",
-          arguments->costs,
-          "plan with this cost table (docs/planning.md); without a recipe, the table alone")
+  add_text_option(*command,
+                  "--costs",
+                  arguments->costs,
+                  "plan with this cost table (docs/planning.md); without a recipe, the table alone")
       ->type_name("FILE");
   add_plan_arguments(*command, *arguments);
   command->footer("Exit code 1 when the step does not fit.");

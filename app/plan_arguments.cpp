@@ -8,19 +8,19 @@
 #include "penstock/program/program_file.h"
 #include "penstock/train/setup.h"
 
+#include "arguments.h"
+
 namespace penstock::app {
 
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
-  command
-      .add_option("--memory",
-                  arguments.memory,
-                  "the most that the device may hold, as in 600MiB (plan.memory)")
-      ->type_name("BYTES");
+  add_memory_option(
+      command, arguments.memory, "the most that the device may hold, as in 600MiB (plan.memory)");
   command
       .add_option("--recompute",
                   arguments.recompute,
                   "none, all, sqrt or rotor (plan.recompute); by default rotor where there is a "
                   "limit, none elsewhere")
+      ->check(CLI::IsMember({"auto", "none", "all", "sqrt", "rotor"}))
       ->type_name("HOW");
   command
       .add_option("--micro-batches",
@@ -36,8 +36,8 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
           "and thousands elsewhere")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
       ->type_name("N");
-  command
-      .add_option("--program",
+  add_text_option(command,
+                  "--program",
                   arguments.program,
                   "write the step as a program: as text, or as JSON when the name ends in .json "
                   "(docs/program.md)")
@@ -68,14 +68,7 @@ train::Planned plan_bare_costs(const PlanArguments& arguments) {
   if (!arguments.recipe.settings.empty()) {
     throw ConfigError("--set changes a recipe; with --costs alone there is none");
   }
-  int64_t limit = 0;
-  if (!arguments.memory.empty()) {
-    limit = parse_bytes(arguments.memory).value_or(0);
-    if (limit <= 0) {
-      throw ConfigError(
-          cat("--memory ", arguments.memory, " is not a number of bytes above 0, as in 600MiB"));
-    }
-  }
+  const int64_t limit = parse_bytes(arguments.memory).value_or(0);  // 0: none was given
   const std::string how = arguments.recompute.empty() ? "auto" : arguments.recompute;
   train::Planned planned{plan::read_costs(arguments.costs), {}};
   planned.result = plan::make_plan(

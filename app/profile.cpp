@@ -14,6 +14,7 @@
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
+#include "arguments.h"
 #include "commands.h"
 
 namespace penstock::app {
@@ -82,6 +83,7 @@ void print_text(const plan::CostTable& costs) {
 }
 
 int profile_model(const ProfileArguments& arguments) {
+  require_writable(arguments.out);
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
   train::prepare_process(recipe.run);
@@ -106,7 +108,7 @@ void add_profile_command(CLI::App& app, Action& action) {
       "profile", "measure the model's layers on this device and write a cost table");
   const auto arguments = std::make_shared<ProfileArguments>();
   add_recipe_arguments(*command, arguments->recipe);
-  command->add_option("--out", arguments->out, "write the cost table to this file, as JSON")
+  add_text_option(*command, "--out", arguments->out, "write the cost table to this file, as JSON")
       ->type_name("FILE");
   command->footer("plan.costs = \"FILE\" in a recipe, or --costs, plans with it.");
   command->callback(

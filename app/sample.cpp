@@ -31,6 +31,7 @@ struct SampleArguments {
 };
 
 int write_sample(const SampleArguments& arguments) {
+  install_interrupt_handler();
   const std::filesystem::path folder = checkpoint::resolve_checkpoint(arguments.checkpoint);
   config::Recipe recipe = checkpoint::verified_recipe(folder);
   if (recipe.data.tokenizer != "bytes") {

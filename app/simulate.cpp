@@ -15,6 +15,7 @@
 #include "penstock/report/layer_table.h"
 #include "penstock/report/plan_text.h"
 
+#include "arguments.h"
 #include "commands.h"
 #include "pictures.h"
 #include "plan_arguments.h"
@@ -33,6 +34,24 @@ bool is_program_file(const std::string& name) {
   return !name.empty() && std::filesystem::path(name).extension() != ".toml";
 }
 
+// Options that would change nothing about a program must not look as if they did.
+void require_no_planning(const PlanArguments& arguments) {
+  const std::pair<const char*, bool> options[] = {{"--set", !arguments.recipe.settings.empty()},
+                                                  {"--costs", !arguments.costs.empty()},
+                                                  {"--memory", !arguments.memory.empty()},
+                                                  {"--recompute", !arguments.recompute.empty()},
+                                                  {"--micro-batches", arguments.micro_batches > 0},
+                                                  {"--slots", arguments.slots > 0}};
+  for (const auto& [name, is_given] : options) {
+    if (is_given) {
+      throw ConfigError(cat(arguments.recipe.recipe,
+                            " is a program, which is planned already; ",
+                            name,
+                            " is for a recipe (.toml) or a cost table"));
+    }
+  }
+}
+
 program::Program read_checked_program(const std::string& file) {
   program::Program program = program::read_program(file);
   const program::Verdict verdict = program::verify(program);
@@ -42,16 +61,23 @@ program::Program read_checked_program(const std::string& file) {
   return program;
 }
 
+// The share of the step in which the rank computes.
+double compute_occupancy(const program::Timeline& timeline, size_t rank) {
+  const auto& busy = timeline.ranks[rank].busy_seconds;
+  const auto compute = busy.find(program::Resource{});
+  const double seconds = compute == busy.end() ? 0 : compute->second;
+  return timeline.seconds > 0 ? seconds / timeline.seconds : 1;
+}
+
 void print_json(const program::Program& program, const program::Timeline& timeline) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const program::RankTimeline& one = timeline.ranks[rank];
-    const double busy = one.busy_seconds.empty() ? 0 : one.busy_seconds.begin()->second;
     ranks.push_back({{"peak_bytes", one.peak_bytes},
                      {"limit_bytes", program.ranks[rank].limit_bytes},
                      {"peak_instruction", one.peak_instruction},
                      {"instructions", one.spans.size()},
-                     {"compute_occupancy", timeline.seconds > 0 ? busy / timeline.seconds : 1.0}});
+                     {"compute_occupancy", compute_occupancy(timeline, rank)}});
   }
   const nlohmann::ordered_json json{{"step", timeline.seconds}, {"ranks", ranks}};
   std::printf("%s\n", json.dump().c_str());
@@ -59,10 +85,12 @@ void print_json(const program::Program& program, const program::Timeline& timeli
 
 int simulate_step(const SimulateArguments& arguments) {
   require_writable(arguments.pictures);
+  require_writable(arguments.plan.program);
   const std::string& source = arguments.plan.recipe.recipe;
   program::Program program;
   std::string title;
   if (is_program_file(source)) {
+    require_no_planning(arguments.plan);
     program = read_checked_program(source);
     title = source;
   } else {
@@ -70,7 +98,7 @@ int simulate_step(const SimulateArguments& arguments) {
     if (!planned.result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
     }
-    title = cat(planned.costs.description, "; ", report::plan_line(planned.costs, planned.result));
+    title = report::plan_title(planned.costs, planned.result);
     program = std::move(planned.result.program);
   }
   write_program_file(arguments.plan, program);
@@ -81,6 +109,10 @@ int simulate_step(const SimulateArguments& arguments) {
     print_json(program, timeline);
   } else {
     std::printf("%s", report::measured_beside_predicted(picture).c_str());
+    for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+      std::printf(
+          "rank %zu computes %.1f %% of the step\n", rank, 100 * compute_occupancy(timeline, rank));
+    }
   }
   return 0;
 }
@@ -94,10 +126,10 @@ void add_simulate_command(CLI::App& app, Action& action) {
   add_recipe_arguments(*command, arguments->plan.recipe, /*is_required=*/false);
   command->get_option("RECIPE")->description(
       "the recipe (.toml), or a program that plan or simulate has written");
-  command
-      ->add_option("--costs",
-                   arguments->plan.costs,
-                   "plan with this cost table; without a recipe, the table alone")
+  add_text_option(*command,
+                  "--costs",
+                  arguments->plan.costs,
+                  "plan with this cost table; without a recipe, the table alone")
       ->type_name("FILE");
   add_plan_arguments(*command, arguments->plan);
   add_picture_arguments(*command, arguments->pictures);

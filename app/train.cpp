@@ -18,6 +18,7 @@
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
 
+#include "arguments.h"
 #include "commands.h"
 #include "pictures.h"
 
@@ -145,11 +146,10 @@ void show_step(const train::Trainer& trainer, const PictureArguments& pictures) 
     return;
   }
   const program::Timeline predicted = program::simulate(planned.result.program);
-  const report::StepPicture picture{
-      cat(planned.costs.description, "; ", report::plan_line(planned.costs, planned.result)),
-      planned.result.program,
-      predicted,
-      measured};
+  const report::StepPicture picture{report::plan_title(planned.costs, planned.result),
+                                    planned.result.program,
+                                    predicted,
+                                    measured};
   write_pictures(picture, pictures);
   if (pictures.any()) {
     log_line(LogLevel::Info, report::measured_beside_predicted(picture));
@@ -157,6 +157,7 @@ void show_step(const train::Trainer& trainer, const PictureArguments& pictures) 
 }
 
 int train_model(const TrainArguments& arguments) {
+  install_interrupt_handler();
   require_writable(arguments.pictures);
   std::vector<std::string> settings = arguments.recipe.settings;
   if (!arguments.memory.empty()) {
@@ -185,16 +186,13 @@ void add_train_command(CLI::App& app, Action& action) {
   const auto arguments = std::make_shared<TrainArguments>();
   arguments->program = app.get_name();
   add_recipe_arguments(*command, arguments->recipe);
-  command
-      ->add_option("--resume",
-                   arguments->resume,
-                   "continue from this checkpoint, or from the latest of this run's folder")
+  add_text_option(*command,
+                  "--resume",
+                  arguments->resume,
+                  "continue from this checkpoint, or from the latest of this run's folder")
       ->type_name("PATH");
-  command
-      ->add_option("--memory",
-                   arguments->memory,
-                   "the most that tensors may hold, as in 600MiB (plan.memory)")
-      ->type_name("BYTES");
+  add_memory_option(
+      *command, arguments->memory, "the most that tensors may hold, as in 600MiB (plan.memory)");
   add_picture_arguments(*command, arguments->pictures);
   command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
                       "Keys of a recipe, with their defaults:\n\n",

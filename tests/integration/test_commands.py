@@ -7,9 +7,16 @@ import xml.etree.ElementTree
 
 import penstock_cli as cli
 
+RECIPE_FLAGS = ("--set", "--json")
+PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program")
+PICTURE_FLAGS = ("--svg", "--html", "--trace")
 SUBCOMMANDS = {
-    "train": ("RECIPE", "--set", "--json", "--resume"),
-    "describe": ("RECIPE", "--set", "--json"),
+    "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", *PICTURE_FLAGS),
+    "plan": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS),
+    "profile": ("RECIPE", *RECIPE_FLAGS, "--out", "--costs"),  # the last one of plan
+    "simulate": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, *PICTURE_FLAGS),
+    "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--steps"),
+    "describe": ("RECIPE", *RECIPE_FLAGS),
     "sample": (
         "CHECKPOINT",
         "--prompt",
@@ -20,7 +27,7 @@ SUBCOMMANDS = {
         "--threads",
         "--json",
     ),
-    "lr-range": ("RECIPE", "--set", "--json", "--from", "--to", "--steps", "--svg"),
+    "lr-range": ("RECIPE", *RECIPE_FLAGS, "--from", "--to", "--steps", "--svg"),
     "options": ("--markdown",),
 }
 

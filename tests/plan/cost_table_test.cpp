@@ -270,7 +270,7 @@ TEST(CostTable, RefusesBytesThatAreNotWholeOrOutOfRange) {
   EXPECT_EQ(layer_error(R"("input_bytes": 4.5)"), where + "input_bytes = 4.5" + whole);
   EXPECT_EQ(layer_error(R"("input_bytes": -1)"), where + "input_bytes = -1" + whole);
   EXPECT_EQ(layer_error(R"("input_bytes": 1000000000000000001)"),
-            where + "input_bytes = 1000000000000000001" + whole);
+            where + "input_bytes = 1000000000000000001 is more than 1e15 bytes");
   EXPECT_EQ(layer_error(kUsual + R"(, "backward_extra_bytes": -0.5)"),
             where + "backward_extra_bytes = -0.5 is not a whole number of bytes");
   EXPECT_EQ(table_error(R"("loss": {"extra_bytes": -1})"),
@@ -315,15 +315,32 @@ TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {
     return layer_error(kUsual + R"(, "other_ways": [{"name": ")" + name + "\"}]");
   };
   const std::string where = "costs.json: layer 0 (\"mlp\"), other way 0 has the name ";
-  const std::string rule = "; each way has a name of its own made of letters, digits, - and _";
+  const std::string rule =
+      "; each way has a name of its own: up to 64 letters, digits, - and _, not \"nothing\"";
   EXPECT_EQ(other("all"), where + "\"all\"" + rule);
   EXPECT_EQ(other(""), where + "\"\"" + rule);
   EXPECT_EQ(other("two words"), where + "\"two words\"" + rule);
   EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 8}, {"name": "b"}])"),
             "costs.json: layer 0 (\"mlp\"), other way 1 has the name \"b\"" + rule);
-  EXPECT_EQ(layer_error(kUsual + R"(, "way": "a b")"),
-            "costs.json: layer 0 (\"mlp\") way \"a b\" is not made of letters, digits, - and _");
+  EXPECT_EQ(
+      layer_error(kUsual + R"(, "way": "a b")"),
+      "costs.json: layer 0 (\"mlp\") way \"a b\" is not a name: up to 64 letters, digits, - and _, "
+      "not \"nothing\"");
+}
+
+TEST(CostTable, RefusesSizesThatOverflow) {
+  EXPECT_EQ(layer_error(R"("input_bytes": 4, "output_bytes": 8, "saved_bytes": 2e15, )" + kTimes),
+            "costs.json: layer 0 (\"mlp\") saved_bytes = 2e+15 is more than 1e15 bytes");
+  std::string layers;
+  for (int i = 0; i < 1100; ++i) {
+    layers +=
+        (i == 0 ? "{" : ", {") +
+        (R"("input_bytes": 1, "output_bytes": 1, "saved_bytes": 1000000000000000, )" + kTimes) +
+        "}";
+  }
+  EXPECT_EQ(error_of("{\"layers\": [" + layers + "]}"),
+            "costs.json: the sizes add up to more than 1e18 bytes");
 }
 
 TEST(CostTable, RefusesLayersThatDoNotJoin) {

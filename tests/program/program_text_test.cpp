@@ -145,13 +145,8 @@ TEST(ProgramText, NamesMayHoldAnyCharacter) {
 
 TEST(ProgramText, NumbersReadBackToTheLastBit) {
   using Limits = std::numeric_limits<double>;
-  for (const double seconds : {0.1 + 0.2,
-                               1.0 / 3,
-                               Limits::max(),
-                               Limits::min(),
-                               Limits::denorm_min(),
-                               1e23,
-                               123456789.0}) {
+  for (const double seconds :
+       {0.1 + 0.2, 1.0 / 3, 1e300, Limits::min(), Limits::denorm_min(), 1e23, 123456789.0}) {
     const Program program{.ranks = {{.instructions = {{.op = Op::Clear, .seconds = seconds}}}}};
     EXPECT_EQ(parse_program(format_program(program), "p.txt"), program) << seconds;
   }
@@ -303,7 +298,7 @@ TEST(ProgramTextError, SecondsAreFiniteAndNotNegative) {
   for (const std::string seconds :
        {"-1", "nan", "inf", "-inf", "1e999", "1e-999", "0x1", "", "1s"}) {
     EXPECT_EQ(forward_error("seconds=1", "seconds=" + seconds),
-              cat("p.txt:7: seconds \"", seconds, "\" is no finite number from 0 up"));
+              cat("p.txt:7: seconds \"", seconds, "\" is no number from 0 to 1e300"));
   }
 }
 

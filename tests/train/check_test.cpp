@@ -15,7 +15,8 @@ namespace penstock::train {
 
 namespace {
 
-// The planted fault: dropout from LibTorch's own random state, which moves on with every call.
+// The planted fault: dropout by a random state of the layer's own, which moves on with every forward
+// and starts anew with every backward. Run once per step it is always the same; run again it is not.
 class OwnRandomState final : public model::Layer {
  public:
   const std::string& name() const override { return name_; }
@@ -25,7 +26,8 @@ class OwnRandomState final : public model::Layer {
                          const model::Tensors& input,
                          const model::Pass&,
                          model::Saved* saved) const override {
-    const at::Tensor mask = at::rand_like(input[0]).lt(0.9).to(at::kFloat);
+    const at::Tensor mask =
+        test::random_tensor(input[0].sizes(), ++draws_).lt(1).to(input[0].scalar_type());
     if (saved != nullptr) {
       saved->tensors = {mask};
     }
@@ -37,6 +39,7 @@ class OwnRandomState final : public model::Layer {
                           model::Saved saved,
                           const model::Tensors& gradient,
                           const model::Pass&) const override {
+    draws_ = 0;
     return {gradient[0] * saved.tensors[0]};
   }
   model::LayerSize size_for(const model::TensorShape& input,
@@ -46,6 +49,7 @@ class OwnRandomState final : public model::Layer {
   }
 
  private:
+  mutable uint64_t draws_ = 0;
   std::string name_ = "own random state";
   std::vector<model::ParameterSpec> specs_;
   std::vector<model::Way> ways_{{"all"}};
@@ -116,9 +120,12 @@ TEST(Check, NamesTheFirstTensorOfALayerWithRandomStateOfItsOwn) {
   const CheckReport report = check(make_chain(true), plan::Recompute::All);
   EXPECT_FALSE(report.is_equal);
   EXPECT_EQ(report.steps, 1);
+  // The mask of the second forward is another one, and the gradient goes through that.
   EXPECT_EQ(report.first_difference,
-            "the output of own random state, micro-batch 0, made by instruction 3 (forward of own "
-            "random state, micro-batch 0), at step 1");
+            "the gradient of the input of own random state, micro-batch 0, made by instruction 9 "
+            "(backward of own random state, micro-batch 0), at step 1");
+  // Where it runs once, nothing can be seen.
+  EXPECT_TRUE(check(make_chain(true), plan::Recompute::None).is_equal);
 }
 
 }  // namespace penstock::train

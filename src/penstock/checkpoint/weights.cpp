@@ -64,9 +64,9 @@ void copy_entry(const SafetensorsFile& source,
     std::memcpy(target.data_ptr(), bytes.data(), bytes.size());
     return;
   }
-  const at::Tensor staged = at::empty(target.sizes(), type);
-  std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());
-  at::Tensor(target).copy_(staged);
+  // Straight from the file: a copy of it could break a memory limit that the training keeps.
+  void* data = const_cast<std::byte*>(bytes.data());
+  at::Tensor(target).copy_(at::from_blob(data, target.sizes(), type));
 }
 
 const TensorEntry& require(const SafetensorsFile& source,

@@ -85,10 +85,12 @@ class CpuAllocator final : public c10::Allocator {
     return {account.current, account.peak};
   }
 
-  // Peak from now on; the answer is what the account holds.
-  int64_t restart_peak(Account& account) {
+  // Counts the peak from now on; the answer is what it was and what the account holds.
+  CpuUsage restart_peak(Account& account) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return account.peak = account.current;
+    const CpuUsage before{account.current, account.peak};
+    account.peak = account.current;
+    return before;
   }
 
   void raise_peak(Account& account, int64_t bytes) {
@@ -238,11 +240,10 @@ CpuUsage usage(const Account& account) {
   return CpuAllocator::instance().usage(account);
 }
 
-PeakMark::PeakMark(Account& account)
-    : account_(account),
-      start_bytes_(0),
-      outer_peak_(CpuAllocator::instance().usage(account).peak_bytes) {
-  start_bytes_ = CpuAllocator::instance().restart_peak(account);
+PeakMark::PeakMark(Account& account) : account_(account) {
+  const CpuUsage before = CpuAllocator::instance().restart_peak(account);
+  start_bytes_ = before.current_bytes;
+  outer_peak_ = before.peak_bytes;
 }
 
 PeakMark::~PeakMark() {

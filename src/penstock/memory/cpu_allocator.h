@@ -21,7 +21,8 @@ struct CpuUsage {
 };
 
 // Bytes of one rank. Tensors are charged to the account of the thread that makes them, for as long
-// as they live, whichever thread frees them. An account outlives its tensors.
+// as they live, whichever thread frees them; what an operation's helper threads make themselves goes
+// to the process. An account outlives its tensors.
 class Account;
 
 // What a thread is charged to unless an AccountScope says otherwise.
@@ -84,10 +85,23 @@ class LimitError : public Error {
 // nothing. 0: no limit.
 void set_limit(Account& account, int64_t bytes);
 
+// A limit while it lives.
+class LimitScope {
+ public:
+  LimitScope(Account& account, int64_t bytes) : account_(account) { set_limit(account, bytes); }
+  ~LimitScope() { set_limit(account_, 0); }
+  LimitScope(const LimitScope&) = delete;
+  LimitScope& operator=(const LimitScope&) = delete;
+
+ private:
+  Account& account_;
+};
+
 // The peak of the calling thread's account starts again from what is held now.
 void reset_cpu_peak();
 
-// Freed by tensors, kept for reuse; at most a quarter of the peak and 64 MiB.
+// Freed by tensors, kept for reuse. Together with what is held, at most the highest that was ever
+// held, a quarter of it and 64 MiB.
 int64_t cached_cpu_bytes();
 void release_cpu_cache();  // gives them back to the system
 

@@ -20,8 +20,8 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Sums of a few thousand sizes must not overflow.
-constexpr double kMostBytes = 1e17;
+constexpr double kMostBytes = 1e15;
+constexpr double kMostBytesInAll = 1e18;  // what sums must not overflow
 constexpr size_t kMostLayers = 100'000;
 
 // One object of the file: knows where it stands, for messages, and which keys it may have.
@@ -38,7 +38,9 @@ class Reader {
   }
 
   bool has(const char* key) {
-    known_.push_back(key);
+    if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      known_.push_back(key);
+    }
     return object_.contains(key);
   }
 
@@ -47,7 +49,10 @@ class Reader {
     if (!value) {
       return *otherwise;
     }
-    if (*value != std::floor(*value) || *value < least || *value > kMostBytes) {
+    if (*value > kMostBytes) {
+      fail(cat(key, " = ", object_[key].dump(), " is more than 1e15 bytes"));
+    }
+    if (*value != std::floor(*value) || *value < least) {
       fail(cat(key,
                " = ",
                object_[key].dump(),
@@ -171,22 +176,17 @@ std::string place(const std::string& origin, size_t index, const json& layer) {
              is_named ? cat(" (", in_quotes(layer["name"].get<std::string>()), ")") : "");
 }
 
-bool is_way_name(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char letter) {
-    return std::isalnum(letter) || letter == '-' || letter == '_';
-  });
-}
-
 void read_other_ways(Reader& reader, LayerCost& layer) {
   std::set<std::string> names{layer.ways.front().name};
   size_t index = 0;
   for (const json& item : reader.list("other_ways")) {
     Reader other(item, cat(reader.where(), ", other way ", index++));
     const std::string name = other.text("name", "");
-    if (!is_way_name(name) || !names.insert(name).second) {
-      other.fail(cat("has the name ",
-                     in_quotes(name),
-                     "; each way has a name of its own made of letters, digits, - and _"));
+    if (!program::is_way_name(name) || !names.insert(name).second) {
+      other.fail(cat(
+          "has the name ",
+          in_quotes(name),
+          "; each way has a name of its own: up to 64 letters, digits, - and _, not \"nothing\""));
     }
     layer.ways.push_back(read_way(other, layer));
     layer.ways.back().name = name;
@@ -205,8 +205,10 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.ways.push_back(read_way(reader, layer));
   KeepCost& first = layer.ways.front();
   first.name = reader.text("way", "all");
-  if (!is_way_name(first.name)) {
-    reader.fail(cat("way ", in_quotes(first.name), " is not made of letters, digits, - and _"));
+  if (!program::is_way_name(first.name)) {
+    reader.fail(cat("way ",
+                    in_quotes(first.name),
+                    " is not a name: up to 64 letters, digits, - and _, not \"nothing\""));
   }
   first.forward_s = reader.seconds("keeping_forward_s", layer.forward_s);
   first.recompute_s = reader.seconds("recompute_s", first.forward_s);
@@ -254,6 +256,21 @@ void require_joined(const CostTable& table, const std::string& origin) {
   }
 }
 
+// Every size of the table, as a bound of what a step can hold.
+void require_no_overflow(const CostTable& table, const std::string& origin) {
+  double sum = static_cast<double>(table.resident_bytes() + table.target_bytes);
+  for (const LayerCost& layer : table.layers) {
+    sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.forward_extra_bytes);
+    for (const KeepCost& way : layer.ways) {
+      sum += static_cast<double>(way.saved_bytes + way.forward_extra_bytes +
+                                 std::abs(way.backward_extra_bytes) + way.recompute_extra_bytes);
+    }
+  }
+  if (sum > kMostBytesInAll) {
+    throw ConfigError(cat(origin, ": the sizes add up to more than 1e18 bytes"));
+  }
+}
+
 CostTable read_table(const json& root, const std::string& origin) {
   Reader reader(root, cat(origin, ":"));
   CostTable table;
@@ -283,6 +300,7 @@ CostTable read_table(const json& root, const std::string& origin) {
   table.step_extra_bytes = reader.bytes("step_extra_bytes", 0);
   reader.require_no_other_keys();
   require_joined(table, origin);
+  require_no_overflow(table, origin);
   return table;
 }
 

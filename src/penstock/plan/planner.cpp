@@ -8,6 +8,8 @@ namespace penstock::plan {
 
 namespace {
 
+constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
+
 // Bytes that are not the running micro-batch's: state, and the other micro-batches' inputs and
 // targets. The first has the least room; the others get the same schedule.
 int64_t bytes_outside(const CostTable& table, int32_t micro_batches) {
@@ -86,6 +88,14 @@ Recompute parse_recompute(std::string_view name, bool has_limit) {
 }
 
 PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
+  if (static_cast<int64_t>(table.layers.size()) * request.micro_batches > kMostPieces) {
+    throw ConfigError(cat(table.layers.size(),
+                          " layers in ",
+                          request.micro_batches,
+                          " micro-batches are more than the ",
+                          kMostPieces,
+                          " pieces that a step may have; use fewer micro-batches"));
+  }
   PlanResult result;
   Plan& plan = result.plan;
   plan = {request.recompute, request.limit_bytes, request.micro_batches, {}};
@@ -112,7 +122,11 @@ PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
   result.binding = binding_text(at_least);
   result.is_feasible = request.limit_bytes == 0 || request.limit_bytes >= result.least_bytes;
   if (!result.is_feasible) {
-    plan.operations = least.operations;
+    // More than the schedule may bind: what the best one within that limit takes is the answer.
+    plan.operations =
+        request.recompute == Recompute::Rotor
+            ? solve_rotor(table, result.least_bytes - outside, request.rotor).operations
+            : least.operations;
   }
 
   Lowered lowered = lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0);

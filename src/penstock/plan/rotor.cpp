@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
+#include <exception>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -15,6 +15,7 @@ namespace penstock::plan {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr size_t kMostLayers = 1000;  // the tables go with the square, their work with the cube
 constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
 
 // What one way of keeping needs, in bytes, beside the input of its layer.
@@ -227,21 +228,9 @@ class RotorTable {
     for (int32_t length = 0; length <= last_; ++length) {
       const int32_t count = last_ - length + 1;
       const bool is_small = static_cast<int64_t>(count) * (length + 1) * slots_ < 200'000;
-      std::atomic<int32_t> next{0};
-      const auto work = [&] {
-        std::vector<float> scratch(static_cast<size_t>(slots_) + 1);
-        for (int32_t i = next++; i < count; i = next++) {
-          fill(i, i + length, scratch);
-        }
-      };
-      std::vector<std::thread> helpers;
-      for (int t = 1; t < (is_small ? 1 : threads); ++t) {
-        helpers.emplace_back(work);
-      }
-      work();
-      for (std::thread& helper : helpers) {
-        helper.join();
-      }
+      run_on_threads(is_small ? 1 : threads, count, [&](int32_t i, std::vector<float>& scratch) {
+        fill(i, i + length, scratch);
+      });
     }
   }
 
@@ -277,6 +266,37 @@ class RotorTable {
     int32_t split = -1;  // -1: keep layer i, in the way `way`
     int32_t way = 0;
   };
+
+  // Calls work(i, scratch) for i in 0 .. count-1, over several threads. What one throws is thrown
+  // here when all have ended.
+  template <typename Work>
+  void run_on_threads(int threads, int32_t count, const Work& work) const {
+    std::atomic<int32_t> next{0};
+    std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
+    const auto run = [&](size_t thread) {
+      try {
+        std::vector<float> scratch(static_cast<size_t>(slots_) + 1);
+        for (int32_t i = next++; i < count; i = next++) {
+          work(i, scratch);
+        }
+      } catch (...) {
+        errors[thread] = std::current_exception();
+      }
+    };
+    {
+      std::vector<std::jthread> helpers;
+      helpers.reserve(errors.size());
+      for (size_t thread = 1; thread < errors.size(); ++thread) {
+        helpers.emplace_back(run, thread);
+      }
+      run(0);
+    }
+    for (const std::exception_ptr& error : errors) {
+      if (error) {
+        std::rethrow_exception(error);
+      }
+    }
+  }
 
   int64_t slots_for(int64_t bytes) const { return (bytes + slot_bytes_ - 1) / slot_bytes_; }
   const Row& row(int32_t i, int32_t l) const { return rows_[pair_index(i, l, last_)]; }
@@ -443,21 +463,29 @@ Slots choose_slots(const Needs& needs, int64_t bytes, int64_t wanted) {
   };
   const int64_t divisor = common_divisor(needs);
   const int64_t exact = bytes / divisor;
-  const int64_t affordable = wanted > 0 ? wanted : within(4e9, 6.4e7);
+  // At least a thousand, unless the tables would take more than a gigabyte.
+  const int64_t least = std::clamp<int64_t>(within(1e12, 2.5e8), 10, 1000);
+  const int64_t affordable = wanted > 0 ? wanted : std::max(least, within(4e9, 6.4e7));
   if (exact <= affordable) {
     return {exact, divisor};
   }
-  const int64_t least = std::max<int64_t>(500, 2 * static_cast<int64_t>(needs.layers));
   const int64_t count =
       wanted > 0 ? wanted : std::clamp<int64_t>(within(1.5e9, 6.4e7), least, 20'000);
-  // The slots must not reach beyond the limit.
-  return {count, std::max<int64_t>(1, bytes / count)};
+  const int64_t slot = (bytes + count - 1) / count;
+  return {bytes / slot, slot};  // not beyond the limit
 }
 
 }  // namespace
 
 RotorAnswer solve_rotor(const CostTable& table, int64_t limit_bytes, const RotorOptions& options) {
   PENSTOCK_CHECK(!table.layers.empty(), "a cost table without layers");
+  if (table.layers.size() > kMostLayers) {
+    throw ConfigError(cat("rotor plans chains of up to ",
+                          kMostLayers,
+                          " layers, and this one has ",
+                          table.layers.size(),
+                          "; try recompute = \"sqrt\""));
+  }
   const Needs needs(table);
   const LeastTable least(needs);
   RotorAnswer answer;

@@ -9,6 +9,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
@@ -27,15 +28,22 @@ struct Measured {
   int64_t working_bytes = 0;
   int64_t left_bytes = 0;
 
+  // Throws LimitError when the work does not fit; working_bytes is then what it would have held.
   template <typename Work>
-  auto operator()(const Work& work) {
+  auto time(const Work& work) {
     const memory::PeakMark mark;
-    const Clock::time_point began = Clock::now();
-    auto result = work();
-    timings.add(std::chrono::duration<double>(Clock::now() - began).count());
-    working_bytes = std::max(working_bytes, mark.peak_bytes() - mark.start_bytes());
-    left_bytes = std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
-    return result;
+    try {
+      const Clock::time_point began = Clock::now();
+      auto result = work();
+      timings.add(std::chrono::duration<double>(Clock::now() - began).count());
+      working_bytes = std::max(working_bytes, mark.peak_bytes() - mark.start_bytes());
+      left_bytes = std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
+      return result;
+    } catch (const memory::LimitError& error) {
+      const int64_t wanted = error.held_bytes() + error.asked_bytes() - mark.start_bytes();
+      working_bytes = std::max(working_bytes, wanted);
+      throw;
+    }
   }
 };
 
@@ -49,6 +57,11 @@ struct LayerMeasured {
   Measured dropping;
   std::vector<WayMeasured> ways;
 };
+
+// What never ran to its end, for the limit, has no seconds; no plan can use it.
+double seconds_or(const Measured& measured, double guess) {
+  return measured.timings.is_empty() ? guess : measured.timings.median();
+}
 
 // What stands in for activations and gradients: numbers like those behind a norm. One buffer serves
 // all, so that measuring needs little more memory than the layer at hand.
@@ -88,61 +101,79 @@ class Profiler {
 
   void run_round(const std::function<void()>& step) {
     for (LayerMeasured& layer : layers_) {
-      measure_layer(layer);
+      unless_over_limit([&] { measure_dropping(layer); });
+      for (size_t way = 0; way < layer.ways.size(); ++way) {
+        unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
+      }
     }
-    measure_loss();
-    clear_([&] {
+    unless_over_limit([&] { measure_loss(); });
+    clear_.time([&] {
       parameters_.zero_gradients();
       return 0;
     });
     if (step) {
-      step_([&] {
-        step();
-        return 0;
+      unless_over_limit([&] {
+        step_.time([&] {
+          step();
+          return 0;
+        });
       });
     }
   }
 
+  // Whether every median is known to that share of itself, or to a thousandth of the whole: what
+  // takes no time need not be known well.
   bool is_stable(double share) const {
+    double whole = 0;
+    for_each(*this, [&](const Measured& one) { whole += one.timings.median(); });
     bool is_stable = true;
-    for_each([&](const Measured& one) {
-      is_stable = is_stable && one.timings.error() <= share * one.timings.median();
+    for_each(*this, [&](const Measured& one) {
+      const double allowed = std::max(share * one.timings.median(), share / 10 * whole);
+      is_stable = is_stable && one.timings.error() <= allowed;
     });
     return is_stable;
   }
 
   // After a warm-up round: what it measured does not count.
   void forget() {
-    for_each([](Measured& one) { one = {}; });
+    for_each(*this, [](Measured& one) { one = {}; });
   }
 
   plan::CostTable table(bool has_step) const;
 
  private:
-  template <typename Visit>
-  void for_each(const Visit& visit) {
-    for (LayerMeasured& layer : layers_) {
+  template <typename Self, typename Visit>
+  static void for_each(Self& self, const Visit& visit) {
+    for (auto& layer : self.layers_) {
       visit(layer.dropping);
-      for (WayMeasured& way : layer.ways) {
+      for (auto& way : layer.ways) {
         visit(way.forward);
         visit(way.backward);
         visit(way.recompute);
       }
     }
-    visit(loss_);
-    visit(clear_);
-    visit(step_);
+    visit(self.loss_);
+    visit(self.clear_);
+    visit(self.step_);
   }
-  template <typename Visit>
-  void for_each(const Visit& visit) const {
-    const_cast<Profiler*>(this)->for_each([&](const Measured& one) { visit(one); });
+
+  // What breaks the account's limit is known to be too large, which is all a planner needs.
+  template <typename Work>
+  static void unless_over_limit(const Work& work) {
+    try {
+      work();
+    } catch (const memory::LimitError&) {
+    }
   }
 
   void find_kinds();
-  void measure_layer(LayerMeasured& layer);
+  void measure_dropping(LayerMeasured& layer);
   void measure_way(LayerMeasured& layer, int32_t way);
   void measure_loss();
   plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
+  plan::KeepCost way_cost(const model::Layer& layer,
+                          const LayerMeasured& measured,
+                          int32_t index) const;
 
   // In a step every layer meets cold caches: since its last turn all the others have run. Only what
   // its neighbour has just made is warm.
@@ -188,16 +219,13 @@ void Profiler::find_kinds() {
   }
 }
 
-void Profiler::measure_layer(LayerMeasured& layer) {
+void Profiler::measure_dropping(LayerMeasured& layer) {
   const model::Tensors input = input_of(layer);
   cool_caches(input[0]);
-  layer.dropping([&] {
+  layer.dropping.time([&] {
     return chain_.layer(layer.index)
         .forward(parameters_.weights_of(layer.index), input, {.layer = layer.index}, nullptr);
   });
-  for (size_t way = 0; way < layer.ways.size(); ++way) {
-    measure_way(layer, static_cast<int32_t>(way));
-  }
 }
 
 void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
@@ -209,20 +237,22 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   const model::Tensors gradient{activations_->view(measured.output)};
   WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
   if (!needs_output) {
-    model::Saved saved{.way = way, .without_output = true};
-    cool_caches(input[0]);
-    costs.recompute(
-        [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+    unless_over_limit([&] {
+      model::Saved saved{.way = way, .without_output = true};
+      cool_caches(input[0]);
+      costs.recompute.time(
+          [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+    });
   }
   model::Saved saved{.way = way};
   cool_caches(input[0]);
-  model::Tensors output = costs.forward(
+  model::Tensors output = costs.forward.time(
       [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
   if (!needs_output) {
     output.clear();  // as in the step, where its reader has gone backward by now
   }
   cool_caches(gradient[0]);
-  costs.backward([&] {
+  costs.backward.time([&] {
     return layer.backward(parameters_.weights_of(index),
                           parameters_.gradients_of(index),
                           input,
@@ -238,7 +268,7 @@ void Profiler::measure_loss() {
   const double scale =
       1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
   cool_caches(input);
-  loss_([&] {
+  loss_.time([&] {
     return chain_.loss().backward(
         parameters_.weights_of(last), parameters_.gradients_of(last), input, targets_, scale);
   });
@@ -253,34 +283,51 @@ int64_t own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
   return bytes;
 }
 
+plan::KeepCost Profiler::way_cost(const model::Layer& layer,
+                                  const LayerMeasured& measured,
+                                  int32_t index) const {
+  const WayMeasured& way = measured.ways[static_cast<size_t>(index)];
+  const model::Way& named = layer.ways()[static_cast<size_t>(index)];
+  const int64_t output = measured.output.bytes();
+  // A layer may hand its input on as its output; and a forward that went over the limit left nothing
+  // to count, so what it wanted stands for it.
+  const bool has_run = !way.forward.timings.is_empty();
+  const int64_t left = has_run ? way.forward.left_bytes : way.forward.working_bytes;
+  const int64_t saved = std::max(left, output);
+  const auto extra = [](const Measured& one, int64_t counted) {
+    return std::max<int64_t>(0, one.working_bytes - counted);
+  };
+  const double forward_s = seconds_or(way.forward, measured.dropping.timings.median());
+  plan::KeepCost keep{
+      .name = named.name,
+      .forward_s = forward_s,
+      .backward_s = seconds_or(way.backward, 2 * forward_s),
+      .saved_bytes = saved,
+      .forward_extra_bytes = extra(way.forward, saved),
+      .backward_extra_bytes = has_run ? way.backward.working_bytes - measured.input.bytes() : 0,
+      .needs_output = named.needs_output,
+      .recompute_s = forward_s,
+      .recompute_extra_bytes = extra(way.forward, saved)};
+  if (!named.needs_output) {
+    keep.recompute_s = seconds_or(way.recompute, forward_s);
+    keep.recompute_extra_bytes = extra(way.recompute, saved - output);
+  }
+  return keep;
+}
+
 plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& counted) const {
   const model::Layer& layer = chain_.layer(index);
   const LayerMeasured& measured = layers_[kind_of_[static_cast<size_t>(index)]];
   const int64_t output = measured.output.bytes();
-  plan::LayerCost cost{.name = layer.name(),
-                       .kind = layer.kind(),
-                       .input_bytes = measured.input.bytes(),
-                       .output_bytes = output,
-                       .forward_s = measured.dropping.timings.median(),
-                       .forward_extra_bytes = measured.dropping.working_bytes - output};
+  plan::LayerCost cost{
+      .name = layer.name(),
+      .kind = layer.kind(),
+      .input_bytes = measured.input.bytes(),
+      .output_bytes = output,
+      .forward_s = measured.dropping.timings.median(),
+      .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
   for (size_t i = 0; i < measured.ways.size(); ++i) {
-    const WayMeasured& way = measured.ways[i];
-    const model::Way& named = layer.ways()[i];
-    plan::KeepCost keep{
-        .name = named.name,
-        .forward_s = way.forward.timings.median(),
-        .backward_s = way.backward.timings.median(),
-        .saved_bytes = way.forward.left_bytes,
-        .forward_extra_bytes = way.forward.working_bytes - way.forward.left_bytes,
-        .backward_extra_bytes = way.backward.working_bytes - measured.input.bytes(),
-        .needs_output = named.needs_output,
-        .recompute_s = way.forward.timings.median(),
-        .recompute_extra_bytes = way.forward.working_bytes - way.forward.left_bytes};
-    if (!named.needs_output) {
-      keep.recompute_s = way.recompute.timings.median();
-      keep.recompute_extra_bytes = way.recompute.working_bytes - (keep.saved_bytes - output);
-    }
-    cost.ways.push_back(std::move(keep));
+    cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
   }
   cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);
   return cost;
@@ -293,11 +340,12 @@ plan::CostTable Profiler::table(bool has_step) const {
     table.layers.push_back(layer_cost(i, counted));
   }
   const int64_t bytes = own_parameter_bytes(chain_.loss().parameters(), counted);
-  table.loss = {.name = chain_.loss().name(),
-                .seconds = loss_.timings.median(),
-                .extra_bytes = loss_.working_bytes - table.layers.back().output_bytes,
-                .parameter_bytes = bytes,
-                .gradient_bytes = bytes};
+  table.loss = {
+      .name = chain_.loss().name(),
+      .seconds = loss_.timings.median(),
+      .extra_bytes = std::max<int64_t>(0, loss_.working_bytes - table.layers.back().output_bytes),
+      .parameter_bytes = bytes,
+      .gradient_bytes = bytes};
   table.target_bytes = static_cast<int64_t>(targets_.nbytes());
   table.clear_s = clear_.timings.median();
   if (has_step) {
@@ -338,6 +386,10 @@ plan::CostTable measure(const model::Chain& chain,
   profiler.forget();
   const Clock::time_point began = Clock::now();
   for (int round = 1; round <= options.most_rounds; ++round) {
+    if (was_interrupted()) {
+      throw Error(ExitCode::Negative,
+                  cat("stopped by ", interrupt_name(), " while measuring; nothing was changed"));
+    }
     profiler.run_round(options.step);
     if (options.on_round) {
       options.on_round(round, options.most_rounds);
@@ -366,7 +418,7 @@ plan::CostTable sizes_of(const model::Chain& chain,
                             .input_bytes = shape.bytes(),
                             .output_bytes = size.output.bytes(),
                             .ways = {{.name = layer.ways().front().name,
-                                      .saved_bytes = size.kept_bytes,
+                                      .saved_bytes = std::max(size.kept_bytes, size.output.bytes()),
                                       .needs_output = needs_output}}});
     shape = size.output;
   }

@@ -19,7 +19,7 @@ struct ProfileOptions {
   bool only_bytes = false;  // one round, no seconds
   int least_rounds = 7;
   int most_rounds = 40;
-  double most_seconds = 20;  // after the least rounds
+  double most_seconds = 20;  // no further round after these, once there were least_rounds
   double stable = 0.01;      // a median is stable when its error is this share of it
 
   // The optimizer's step, to be timed as it is. Nothing: left out of the table.
@@ -28,9 +28,10 @@ struct ProfileOptions {
   std::function<void(int, int)> on_round = nullptr;
 };
 
-// `inputs` and `targets` are one micro-batch. Never holds more than the layer at hand needs, one
-// activation apart. Leaves rubbish in the parameters' gradients. Residents and description are left
-// to the caller, who knows them.
+// `inputs` and `targets` are one micro-batch. Holds what the layer at hand needs and one activation.
+// Where the account has a limit, a way of keeping that breaks it is given bytes beyond the limit and
+// guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C. Leaves rubbish in
+// the parameters' gradients. Residents and description are left to the caller, who knows them.
 plan::CostTable measure(const model::Chain& chain,
                         model::Parameters& parameters,
                         const at::Tensor& inputs,

@@ -1,5 +1,7 @@
 #include "penstock/program/program.h"
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 #include <tuple>
 
@@ -13,6 +15,15 @@ int64_t RankProgram::resident_bytes() const {
     sum += resident.bytes;
   }
   return sum;
+}
+
+bool is_way_name(std::string_view name) {
+  const auto is_allowed = [](unsigned char letter) {
+    return letter < 0x80 && (std::isalnum(letter) != 0 || letter == '_' || letter == '-');
+  };
+  // The text form writes "-" for an empty list and "nothing" for no way.
+  return !name.empty() && name.size() <= 64 && name != "-" && name != "nothing" &&
+         std::all_of(name.begin(), name.end(), is_allowed);
 }
 
 std::string_view op_name(Op op) {

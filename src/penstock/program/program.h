@@ -109,6 +109,9 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
+// Up to 64 letters, digits, _ and -, but neither "-" nor "nothing".
+bool is_way_name(std::string_view name);
+
 std::string_view op_name(Op op);  // "forward"
 
 // "x3.0", "s3.0", "d3.0", "t.0" (layer and micro-batch); what is made again is "x3.0#2".

@@ -22,6 +22,7 @@ constexpr std::string_view kNoLimit = "none";
 constexpr std::string_view kNoWay = "nothing";
 constexpr std::string_view kNeedsOutput = "+output";
 constexpr size_t kMaxWayName = 64;
+constexpr double kMaxSeconds = 1e300;             // so that sums stay finite
 constexpr int64_t kMaxExtent = int64_t{1} << 24;  // layers times micro-batches
 constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
 
@@ -69,16 +70,6 @@ const Field* find_field(const std::vector<Field>& fields, std::string_view name)
   const auto found = std::find_if(
       fields.begin(), fields.end(), [&](const Field& field) { return field.name == name; });
   return found == fields.end() ? nullptr : &*found;
-}
-
-bool is_way_name(std::string_view name) {
-  const auto is_allowed = [](char letter) {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-           (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
-  };
-  // "-" is the empty list of the text form.
-  return !name.empty() && name.size() <= kMaxWayName && name != "-" && name != kNoWay &&
-         std::all_of(name.begin(), name.end(), is_allowed);
 }
 
 // Takes the prefix from `text` if it is there.
@@ -373,8 +364,8 @@ double ProgramReader::seconds(const std::string& word) const {
   double number = 0;
   const char* end = word.data() + word.size();
   const auto [rest, error] = std::from_chars(word.data(), end, number);
-  if (error != std::errc() || rest != end || !std::isfinite(number) || number < 0) {
-    fail(cat("seconds ", in_quotes(word), " is no finite number from 0 up"));
+  if (error != std::errc() || rest != end || !(number >= 0 && number <= kMaxSeconds)) {
+    fail(cat("seconds ", in_quotes(word), " is no number from 0 to 1e300"));
   }
   return number;
 }

@@ -397,6 +397,9 @@ class RankCheck {
 
 Verdict verify(const Program& program) {
   Verdict verdict;
+  if (program.ranks.empty()) {
+    verdict.violation = Violation{.text = "the program has no rank"};
+  }
   try {
     for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
       verdict.peaks.push_back(RankCheck(program, static_cast<int32_t>(rank)).run());

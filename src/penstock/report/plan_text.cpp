@@ -1,5 +1,6 @@
 #include "penstock/report/plan_text.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "penstock/base/text.h"
@@ -39,7 +40,7 @@ std::vector<LayerPlan> plans_of(const plan::CostTable& costs, const plan::Operat
     ++row.forwards;
     if (operation.kind != OperationKind::ForwardAll) {
       row.forward_s += cost.forward_s;
-      if (operation.kind == OperationKind::ForwardKeepInput && row.kept.empty()) {
+      if (operation.kind == OperationKind::ForwardKeepInput && is_before_loss) {
         row.kept = "input; ";
         row.kept_bytes = cost.input_bytes;
       }
@@ -76,12 +77,18 @@ std::string recomputation_text(const plan::CostTable& costs, const plan::PlanRes
 
 }  // namespace
 
-std::string percent(double part, double whole) {
-  if (!(whole > 0)) {
+std::string overhead_text(const plan::PlanResult& result) {
+  if (!(result.unlimited_s > 0)) {
     return "-";
   }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * (part / whole - 1));
+  const double over = 100 * (result.step_s / result.unlimited_s - 1);
+  const bool is_under = over < -0.05;  // what rounds to zero is neither
+  char text[64];
+  std::snprintf(text,
+                sizeof text,
+                "%.1f %% %s keeping everything",
+                std::abs(over),
+                is_under ? "under" : "over");
   return text;
 }
 
@@ -91,12 +98,17 @@ std::string plan_line(const plan::CostTable& costs, const plan::PlanResult& resu
              "; peak ",
              format_bytes(result.peak_bytes),
              limit > 0 ? cat(" of ", format_bytes(limit)) : "",
-             result.step_s > 0 ? cat("; step ",
-                                     format_seconds(result.step_s),
-                                     ", ",
-                                     percent(result.step_s, result.unlimited_s),
-                                     " over keeping everything")
-                               : "");
+             result.step_s > 0
+                 ? cat("; step ", format_seconds(result.step_s), ", ", overhead_text(result))
+                 : "");
+}
+
+std::string plan_title(const plan::CostTable& costs, const plan::PlanResult& result) {
+  const int64_t limit = result.plan.limit_bytes;
+  return cat(costs.description,
+             costs.description.empty() ? "" : "; ",
+             plan::recompute_name(result.plan.recompute),
+             limit > 0 ? cat(" within ", format_bytes(limit)) : "");
 }
 
 std::string does_not_fit(const plan::PlanResult& result) {
@@ -154,11 +166,8 @@ std::string plan_totals(const plan::CostTable& costs, const plan::PlanResult& re
   table.add_row(
       {"keeping everything",
        cat(format_seconds(result.unlimited_s), " with ", format_bytes(result.unlimited_bytes))});
-  table.add_row({"step",
-                 cat(format_seconds(result.step_s),
-                     " predicted, ",
-                     percent(result.step_s, result.unlimited_s),
-                     " over keeping everything")});
+  table.add_row(
+      {"step", cat(format_seconds(result.step_s), " predicted, ", overhead_text(result))});
   return table.text();
 }
 

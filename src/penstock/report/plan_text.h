@@ -7,9 +7,12 @@
 
 namespace penstock::report {
 
-// "rotor, 14 forwards run again; peak 598.10 MiB of 600.00 MiB; step 1.2 s, 12.3 % over keeping
+// "rotor, 14 forwards run again; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 12.3 % over keeping
 // everything".
 std::string plan_line(const plan::CostTable& costs, const plan::PlanResult& result);
+
+// The table's description, if there is one, and the plan_line().
+std::string plan_title(const plan::CostTable& costs, const plan::PlanResult& result);
 
 // One line: what is missing, what binds, what to try.
 std::string does_not_fit(const plan::PlanResult& result);
@@ -21,6 +24,8 @@ std::string plan_table(const plan::CostTable& costs, const plan::PlanResult& res
 // The totals: peak against limit, seconds, overhead.
 std::string plan_totals(const plan::CostTable& costs, const plan::PlanResult& result);
 
-std::string percent(double part, double whole);  // "12.3 %": how much part is above whole
+// "12.3 % over keeping everything", or under where another way of keeping is faster; "-" where
+// nothing takes any time.
+std::string overhead_text(const plan::PlanResult& result);
 
 }  // namespace penstock::report

@@ -39,12 +39,20 @@ struct Executor::Step {
   }
 };
 
+namespace {
+
+const program::RankProgram& sound_rank(const program::Program& program) {
+  const program::Verdict verdict = program::verify(program);
+  PENSTOCK_CHECK(verdict.is_sound(), "the program is unsound: ", verdict.violation->text);
+  return program.ranks.front();
+}
+
+}  // namespace
+
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters)
-    : program_(program), rank_(program.ranks.front()), chain_(chain), parameters_(parameters) {
-  const program::Verdict verdict = program::verify(program);
-  PENSTOCK_CHECK(verdict.is_sound(), "the program is unsound: ", verdict.violation->text);
+    : program_(program), rank_(sound_rank(program)), chain_(chain), parameters_(parameters) {
   PENSTOCK_CHECK(program.ranks.size() == 1 && program.loss_index() == chain.size(),
                  "a program of ",
                  program.ranks.size(),
@@ -100,6 +108,7 @@ double Executor::run(const StepInput& input, const Update& update) {
     }
     const double end = seconds();
     record.spans.push_back({index, now, end});
+    record.busy_seconds[instruction.resource] += end - now;
     record.memory.push_back({now, mark.peak_bytes()});
     record.memory.push_back({end, memory::cpu_usage().current_bytes});
     if (mark.peak_bytes() > record.peak_bytes) {
@@ -208,18 +217,16 @@ void Executor::show_made(int32_t index, const Step& step) const {
 
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
-  throw Error(
-      ExitCode::Negative,
-      cat("stopped at instruction ",
-          index,
-          " (",
-          program::describe(program_, instruction),
-          "): ",
-          what,
-          "; the plan has this instruction work with ",
-          format_count(instruction.working_bytes),
-          " bytes: the cost table is not that of this model; measure it again with penstock "
-          "profile"));
+  throw Error(ExitCode::Negative,
+              cat("stopped at instruction ",
+                  index,
+                  " (",
+                  program::describe(program_, instruction),
+                  "): ",
+                  what,
+                  "; the plan has this instruction work with ",
+                  format_count(instruction.working_bytes),
+                  " bytes; the weights are as before this step"));
 }
 
 }  // namespace penstock::run

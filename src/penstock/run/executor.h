@@ -9,10 +9,6 @@
 #include "penstock/program/simulate.h"
 #include "penstock/run/plain_step.h"
 
-namespace penstock::memory {
-class Account;
-}
-
 namespace penstock::run {
 
 // Something that an instruction has made, while it is held.

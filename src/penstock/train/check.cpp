@@ -182,7 +182,7 @@ CheckReport check_plan(const config::Recipe& recipe,
       return report;
     }
   }
-  report.is_equal = true;
+  report.is_equal = report.steps == options.steps;
   return report;
 }
 

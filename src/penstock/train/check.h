@@ -1,5 +1,5 @@
 // Whether a plan changes the numbers: trains the same model twice, once as planned and once keeping
-// everything, and compares every activation, gradient, parameter gradient and weight bit for bit.
+// everything, and compares every activation, gradient, parameter gradient and weight by checksum.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 namespace penstock::train {
 
 struct CheckReport {
-  int64_t steps = 0;    // compared
-  int64_t tensors = 0;  // compared, each time it was made
-  bool is_equal = false;
+  int64_t steps = 0;             // compared
+  int64_t tensors = 0;           // compared, each time it was made
+  bool is_equal = false;         // as far as asked for: an interrupted check is not
   std::string first_difference;  // which tensor, at which step, made by which instruction
   double loss = 0;               // of the last step compared, as planned
   int64_t peak_bytes = 0;        // of the planned side, with its own weights and state

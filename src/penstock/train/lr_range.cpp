@@ -9,9 +9,12 @@
 #include "penstock/base/interrupt.h"
 #include "penstock/base/units.h"
 #include "penstock/data/loader.h"
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/report/progress.h"
+#include "penstock/run/executor.h"
+#include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -46,10 +49,13 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   }
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   const data::Split split = open_data(recipe);
+  const memory::LimitScope limit(memory::current_account(), recipe.plan.memory_bytes());
   const model::Chain chain = make_chain(recipe.model);
   model::Parameters parameters(chain, compute_type(recipe.train), seed);
-  load_start_weights(recipe.model, parameters);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
+  const Planned planned = plan_run(recipe, chain, parameters, *optimizer, /*predicts=*/false);
+  run::Executor executor(planned.result.program, chain, parameters);
+  load_start_weights(recipe.model, parameters);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});
   report::Progress progress({.title = "lr-range",
                              .total = options.steps,
@@ -60,27 +66,38 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   LrRange range;
   double mean = 0;
   double lowest = INFINITY;
-  for (int64_t step = 0; step < options.steps && !was_interrupted(); ++step) {
+  bool goes_on = true;
+  for (int64_t step = 0; step < options.steps && goes_on && !was_interrupted(); ++step) {
     const double share = static_cast<double>(step) / static_cast<double>(options.steps - 1);
     const double rate = options.lowest * std::pow(options.highest / options.lowest, share);
     const data::Batch batch = loader.next();
-    const double loss = compute_gradients(recipe, chain, parameters, batch, step);
-    if (!std::isfinite(loss)) {
-      break;
-    }
-    mean = kSmoothing * mean + (1 - kSmoothing) * loss;
-    const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));
-    range.rates.push_back(rate);
-    range.losses.push_back(loss);
-    range.smoothed.push_back(smoothed);
-    progress.update(step + 1, {{"lr", format_number(rate)}, {"loss", format_number(loss)}});
-    lowest = std::min(lowest, smoothed);
-    if (smoothed > kExplosion * lowest) {
-      break;
-    }
-    const double norm = optim::gradient_norm(parameters);
-    optimizer->step(parameters, {rate, {}}, optim::clip_scale(norm, recipe.train.clip));
-    parameters.refresh_compute();
+    const BatchTensors tensors = as_tensors(batch);
+    const run::StepInput input{.inputs = tensors.inputs,
+                               .targets = tensors.targets,
+                               .first_sample = batch.first_sample,
+                               .micro_batches = recipe.plan.micro_batches,
+                               .seed = seed,
+                               .step = step};
+    // The weights move unless the loss has run away.
+    executor.run(input, [&](double loss) {
+      if (!std::isfinite(loss)) {
+        goes_on = false;
+        return;
+      }
+      mean = kSmoothing * mean + (1 - kSmoothing) * loss;
+      const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));
+      range.rates.push_back(rate);
+      range.losses.push_back(loss);
+      range.smoothed.push_back(smoothed);
+      progress.update(step + 1, {{"lr", format_number(rate)}, {"loss", format_number(loss)}});
+      lowest = std::min(lowest, smoothed);
+      goes_on = smoothed <= kExplosion * lowest;
+      if (goes_on) {
+        const double norm = optim::gradient_norm(parameters);
+        optimizer->step(parameters, {rate, {}}, optim::clip_scale(norm, recipe.train.clip));
+        parameters.refresh_compute();
+      }
+    });
   }
   progress.finish();
   range.suggested = range.rates.empty() ? std::nullopt : steepest(range);

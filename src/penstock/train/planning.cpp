@@ -14,6 +14,7 @@
 #include "penstock/plan/lower.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/verify.h"
+#include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
 #include "penstock/train/setup.h"
 
@@ -120,36 +121,57 @@ void require_table_of(const plan::CostTable& table,
   }
 }
 
-// The first number by which the table promises less than the layers need.
-std::string first_understatement(const plan::CostTable& table, const plan::CostTable& model) {
-  const auto text = [](const std::string& layer, const char* what, int64_t said, int64_t found) {
-    return cat(layer, " has ", what, " = ", format_count(said), ", measured ", format_count(found));
-  };
-  for (size_t i = 0; i < table.layers.size(); ++i) {
-    const plan::LayerCost& said = table.layers[i];
-    const plan::LayerCost& found = model.layers[i];
-    if (found.forward_extra_bytes > said.forward_extra_bytes) {
-      return text(
-          said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes);
-    }
-    for (size_t k = 0; k < said.ways.size(); ++k) {
-      const plan::KeepCost& a = said.ways[k];
-      const plan::KeepCost& b = found.ways[k];
-      const struct {
-        const char* name;
-        int64_t said, found;
-      } fields[] = {{"saved_bytes", a.saved_bytes, b.saved_bytes},
-                    {"forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
-                    {"backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
-                    {"recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
-      for (const auto& field : fields) {
-        if (field.found > field.said) {
-          return text(cat(said.name, ", way ", a.name, ","), field.name, field.said, field.found);
-        }
-      }
+struct Field {
+  std::string owner;
+  const char* name;
+  int64_t said, found;
+};
+
+// The sizes that an operation of a plan rests on, as the table has them and as they were measured.
+std::vector<Field> fields_behind(const plan::Operation& operation,
+                                 const plan::CostTable& table,
+                                 const plan::CostTable& model) {
+  if (operation.kind == plan::OperationKind::Loss) {
+    return {{"the loss", "extra_bytes", table.loss.extra_bytes, model.loss.extra_bytes}};
+  }
+  const plan::LayerCost& said = table.layers[static_cast<size_t>(operation.layer)];
+  const plan::LayerCost& found = model.layers[static_cast<size_t>(operation.layer)];
+  if (operation.kind != plan::OperationKind::ForwardAll) {
+    return {
+        {said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes}};
+  }
+  const plan::KeepCost& a = said.ways[static_cast<size_t>(operation.way)];
+  const plan::KeepCost& b = found.ways[static_cast<size_t>(operation.way)];
+  const std::string owner = cat(said.name, ", way ", a.name, ",");
+  return {{owner, "saved_bytes", a.saved_bytes, b.saved_bytes},
+          {owner, "forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
+          {owner, "backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
+          {owner, "recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
+}
+
+// The first size, in the order of the plan, that the table promises too small.
+std::string first_understatement(const plan::CostTable& table,
+                                 const plan::CostTable& model,
+                                 const plan::Operations& operations) {
+  std::vector<Field> fields{
+      {table.layers.front().name, "input_bytes", table.input_bytes(), model.input_bytes()},
+      {"the table", "step_extra_bytes", table.step_extra_bytes, model.step_extra_bytes}};
+  for (const plan::Operation& operation : operations) {
+    const std::vector<Field> more = fields_behind(operation, table, model);
+    fields.insert(fields.end(), more.begin(), more.end());
+  }
+  for (const Field& field : fields) {
+    if (field.found > field.said) {
+      return cat(field.owner,
+                 " has ",
+                 field.name,
+                 " = ",
+                 format_count(field.said),
+                 ", measured ",
+                 format_count(field.found));
     }
   }
-  return text("the loss", "extra_bytes", table.loss.extra_bytes, model.loss.extra_bytes);
+  return "its sizes are not the model's";
 }
 
 // The plan stays; only its program is written again with the bytes of `measured`.
@@ -189,7 +211,7 @@ void prove_with(const plan::CostTable& measured,
                     ", over the limit of ",
                     format_count(limit),
                     ": ",
-                    first_understatement(table, measured),
+                    first_understatement(table, measured, result.plan.operations),
                     "; measure again with penstock profile"));
   }
   program.ranks.front().limit_bytes = limit;
@@ -254,6 +276,10 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
   return table;
 }
 
+namespace {
+
+// The recipe's cost table where it names one, else measured. Parameters, optimizer state and whatever
+// else is held now count as residents either way.
 plan::CostTable find_costs(const config::Recipe& recipe,
                            const model::Chain& chain,
                            model::Parameters& parameters,
@@ -272,6 +298,8 @@ plan::PlanRequest plan_request(const config::Recipe& recipe) {
           .limit_bytes = limit,
           .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
 }
+
+}  // namespace
 
 Planned make_plan(const config::Recipe& recipe,
                   const model::Chain& chain,
@@ -294,6 +322,9 @@ Planned make_plan(const config::Recipe& recipe,
   return planned;
 }
 
+namespace {
+
+// Without measuring, so without seconds.
 Planned plan_from_sizes(const config::Recipe& recipe,
                         const model::Chain& chain,
                         const model::Parameters& parameters,
@@ -309,6 +340,25 @@ Planned plan_from_sizes(const config::Recipe& recipe,
     request.recompute = plan::Recompute::None;  // its answer where there is no limit
   }
   planned.result = plan::make_plan(planned.costs, request);
+  return planned;
+}
+
+}  // namespace
+
+Planned plan_run(const config::Recipe& recipe,
+                 const model::Chain& chain,
+                 model::Parameters& parameters,
+                 optim::Optimizer& optimizer,
+                 bool predicts) {
+  const bool needs_costs = predicts || recipe.plan.memory_bytes() > 0 || !recipe.plan.costs.empty();
+  if (!needs_costs) {
+    return plan_from_sizes(recipe, chain, parameters, optimizer);
+  }
+  Planned planned = make_plan(recipe, chain, parameters, optimizer);
+  if (!planned.result.is_feasible) {
+    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
+  }
+  log_info("plan: ", report::plan_line(planned.costs, planned.result));
   return planned;
 }
 

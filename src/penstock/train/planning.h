@@ -28,15 +28,6 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
                               optim::Optimizer& optimizer,
                               const CostOptions& options = {});
 
-// The recipe's cost table where it names one, else measured. Parameters, optimizer state and
-// whatever else is held now count as residents either way.
-plan::CostTable find_costs(const config::Recipe& recipe,
-                           const model::Chain& chain,
-                           model::Parameters& parameters,
-                           optim::Optimizer& optimizer);
-
-plan::PlanRequest plan_request(const config::Recipe& recipe);
-
 // Plans as the recipe says. A plan that was made with a table from a file is proved once more with
 // the bytes that the layers really need; throws Error (exit code 1) with the numbers when it breaks
 // the limit then.
@@ -50,12 +41,14 @@ Planned make_plan(const config::Recipe& recipe,
                   optim::Optimizer& optimizer,
                   const plan::RotorOptions& rotor = {});
 
-// Without measuring, so without seconds: for a run that is under no limit when nobody asked for a
-// prediction.
-Planned plan_from_sizes(const config::Recipe& recipe,
-                        const model::Chain& chain,
-                        const model::Parameters& parameters,
-                        const optim::Optimizer& optimizer);
+// The plan of a run that is about to begin. Where nothing needs a prediction (no limit, no cost table,
+// and not `predicts`) nothing is measured, and the plan has no seconds. Throws Error (exit code 1)
+// when the step does not fit.
+Planned plan_run(const config::Recipe& recipe,
+                 const model::Chain& chain,
+                 model::Parameters& parameters,
+                 optim::Optimizer& optimizer,
+                 bool predicts);
 
 // The same for commands that have no model yet.
 Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor = {});

@@ -10,7 +10,6 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/run/fast_products.h"
-#include "penstock/run/plain_step.h"
 
 namespace penstock::train {
 
@@ -61,23 +60,6 @@ void load_start_weights(const config::ModelOptions& model, model::Parameters& pa
   checkpoint::require_same_model(file.parent_path(), model);
   checkpoint::import_weights(file, parameters);
   log_info("starting from the weights of ", file.string());
-}
-
-double compute_gradients(const config::Recipe& recipe,
-                         const model::Chain& chain,
-                         model::Parameters& parameters,
-                         const data::Batch& batch,
-                         int64_t step) {
-  const BatchTensors tensors = as_tensors(batch);
-  parameters.zero_gradients();
-  return run::accumulate_gradients(chain,
-                                   parameters,
-                                   {.inputs = tensors.inputs,
-                                    .targets = tensors.targets,
-                                    .first_sample = batch.first_sample,
-                                    .micro_batches = recipe.plan.micro_batches,
-                                    .seed = static_cast<uint64_t>(recipe.train.seed),
-                                    .step = step});
 }
 
 }  // namespace penstock::train

@@ -26,11 +26,4 @@ struct BatchTensors {
 };
 BatchTensors as_tensors(const data::Batch& batch);
 
-// Clears the gradients, then fills them with those of the batch. Returns the mean loss.
-double compute_gradients(const config::Recipe& recipe,
-                         const model::Chain& chain,
-                         model::Parameters& parameters,
-                         const data::Batch& batch,
-                         int64_t step);
-
 }  // namespace penstock::train

@@ -19,7 +19,6 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/report/plan_text.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/plain_step.h"
@@ -67,14 +66,20 @@ bool is_due(int64_t every, int64_t steps_done) {
 }  // namespace
 
 struct Trainer::Parts {
-  explicit Parts(const config::Recipe& recipe)
-      : seed(static_cast<uint64_t>(recipe.train.seed)),
+  // The limit comes first and covers everything, measuring included; the plan comes before any
+  // weights are loaded, for measuring needs an optimizer that has done nothing yet.
+  Parts(const config::Recipe& recipe, bool predicts)
+      : limit(memory::current_account(), recipe.plan.memory_bytes()),
+        seed(static_cast<uint64_t>(recipe.train.seed)),
         lock(recipe.run.out),
         split(open_data(recipe)),
         chain(make_chain(recipe.model)),
         parameters(chain, compute_type(recipe.train), seed),
-        optimizer(optim::make_optimizer(recipe.train, parameters)) {}
+        optimizer(optim::make_optimizer(recipe.train, parameters)),
+        planned(plan_run(recipe, chain, parameters, *optimizer, predicts)),
+        executor(planned.result.program, chain, parameters) {}
 
+  memory::LimitScope limit;
   uint64_t seed;
   checkpoint::RunLock lock;
   data::Split split;
@@ -82,21 +87,31 @@ struct Trainer::Parts {
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
   Planned planned;
-  std::unique_ptr<run::Executor> executor;
+  run::Executor executor;
   StepRecords records;
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Reporter> reporter;
 };
 
+std::unique_ptr<Trainer::Parts> Trainer::make_parts(const config::Recipe& recipe, bool predicts) {
+  try {
+    return std::make_unique<Parts>(recipe, predicts);
+  } catch (const memory::LimitError& error) {
+    throw Error(ExitCode::Negative,
+                cat("does not fit: ",
+                    error.what(),
+                    " before the first step; penstock plan says what would fit"));
+  }
+}
+
 Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool predicts)
     : recipe_(recipe) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
-  parts_ = std::make_unique<Parts>(recipe);
+  parts_ = make_parts(recipe, predicts);
   Parts& parts = *parts_;
-  make_plan(predicts);
   if (from.empty()) {
     load_start_weights(recipe.model, parts.parameters);
   } else {
@@ -123,9 +138,7 @@ Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool pred
   summary_.parameters = parts.parameters.count();
 }
 
-Trainer::~Trainer() {
-  memory::set_limit(memory::current_account(), 0);
-}
+Trainer::~Trainer() = default;
 
 const Planned& Trainer::plan() const {
   return parts_->planned;
@@ -133,25 +146,6 @@ const Planned& Trainer::plan() const {
 
 const program::Timeline* Trainer::measured_step() const {
   return parts_->records.median();
-}
-
-// Before any weights are loaded: measuring needs an optimizer that has done nothing yet.
-void Trainer::make_plan(bool predicts) {
-  Parts& parts = *parts_;
-  const int64_t limit = recipe_.plan.memory_bytes();
-  const bool needs_costs = limit > 0 || predicts;
-  parts.planned = needs_costs
-                      ? train::make_plan(recipe_, parts.chain, parts.parameters, *parts.optimizer)
-                      : plan_from_sizes(recipe_, parts.chain, parts.parameters, *parts.optimizer);
-  const plan::PlanResult& result = parts.planned.result;
-  if (!result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(result));
-  }
-  if (needs_costs) {
-    log_info("plan: ", report::plan_line(parts.planned.costs, result));
-  }
-  parts.executor = std::make_unique<run::Executor>(result.program, parts.chain, parts.parameters);
-  memory::set_limit(memory::current_account(), limit);
 }
 
 Summary Trainer::run() {
@@ -222,11 +216,11 @@ void Trainer::train_step() {
     parts.optimizer->step(parts.parameters, rate, optim::clip_scale(norm, recipe_.train.clip));
     parts.parameters.refresh_compute();
   };
-  const double loss = parts.executor->run(input, update);
+  const double loss = parts.executor.run(input, update);
 
   parts.state.step = step + 1;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
-  parts.records.add(parts.executor->measured());
+  parts.records.add(parts.executor.measured());
   summary_.losses.push_back(loss);
   parts.reporter->show_step(step + 1, {loss, rate.lr, norm, now_seconds() - began});
 }

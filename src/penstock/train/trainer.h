@@ -21,7 +21,7 @@ struct Summary {
   double tokens_per_second = 0;  // of training steps; the first, which warms up, left out
   double seconds = 0;            // from the first step to the last, with all that lies between
   double step_seconds = 0;       // the median step, the first left out
-  int64_t peak_bytes = 0;        // most that tensors held at any moment
+  int64_t peak_bytes = 0;        // most that tensors held at any moment, measuring included
   int64_t parameters = 0;
   std::filesystem::path checkpoint;  // the last one written; empty: none
   std::string sample;                // what the model writes, where the recipe asks for it
@@ -49,7 +49,7 @@ class Trainer {
  private:
   struct Parts;
 
-  void make_plan(bool predicts);
+  static std::unique_ptr<Parts> make_parts(const config::Recipe& recipe, bool predicts);
   void train_step();
   void validate();
   void save();

@@ -1,0 +1,53 @@
+#include "arguments.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/quote.h"
+#include "penstock/base/units.h"
+
+namespace penstock::app {
+
+namespace fs = std::filesystem;
+
+CLI::Option* add_text_option(CLI::App& command,
+                             const std::string& name,
+                             std::string& value,
+                             const std::string& description) {
+  return command.add_option(name, value, description)->check([](const std::string& text) {
+    return std::string(text.empty() ? "must not be empty" : "");
+  });
+}
+
+void add_memory_option(CLI::App& command, std::string& memory, const std::string& description) {
+  const auto check = [](const std::string& text) {
+    return parse_bytes(text).value_or(0) > 0
+               ? std::string()
+               : cat(in_quotes(text), " is not a number of bytes above 0, as in 600MiB");
+  };
+  command.add_option("--memory", memory, description)->check(check)->type_name("BYTES");
+}
+
+void require_writable(const std::string& file) {
+  if (file.empty()) {
+    return;
+  }
+  const fs::path folder = fs::absolute(file).parent_path();
+  if (!fs::is_directory(folder)) {
+    throw ConfigError(cat("cannot write ", file, ": there is no folder ", folder.string()));
+  }
+  // A file is replaced, so it is the folder that must be writable; and a device must not be replaced.
+  if (fs::exists(file) && !fs::is_regular_file(file)) {
+    throw ConfigError(cat("cannot write ", file, ": it is there and is not a regular file"));
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigError(cat("cannot write ", file, ": ", std::strerror(errno)));
+  }
+}
+
+}  // namespace penstock::app
