@@ -74,7 +74,7 @@ void print_json(const train::Planned& planned, const std::vector<plan::Remedy>& 
 void print_certificate(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
   const plan::PlanResult& result = planned.result;
   const int64_t limit = result.plan.limit_bytes;
-  std::printf("It does not fit: %s bytes are allowed, %s are missing.\n\n",
+  std::printf("It does not fit: %s bytes are allowed, %s more would do.\n\n",
               format_count(limit).c_str(),
               format_count(result.least_bytes - limit).c_str());
   report::Table facts({{""}, {""}});
