@@ -26,12 +26,6 @@ struct ProfileArguments {
   std::string out;
 };
 
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", 1e3 * seconds);
-  return text;
-}
-
 void print_text(const plan::CostTable& costs) {
   using report::Align;
   report::Table table({{"layer"},
@@ -50,7 +44,7 @@ void print_text(const plan::CostTable& costs) {
     }
     table.add_row({layer.name,
                    "nothing",
-                   milliseconds(layer.forward_s),
+                   format_milliseconds(layer.forward_s),
                    "",
                    format_bytes(layer.output_bytes),
                    "",
@@ -59,8 +53,8 @@ void print_text(const plan::CostTable& costs) {
     for (const plan::KeepCost& way : layer.ways) {
       table.add_row({"",
                      way.name,
-                     milliseconds(way.forward_s),
-                     milliseconds(way.backward_s),
+                     format_milliseconds(way.forward_s),
+                     format_milliseconds(way.backward_s),
                      "",
                      format_bytes(way.saved_bytes),
                      format_bytes(way.forward_extra_bytes),
@@ -70,7 +64,7 @@ void print_text(const plan::CostTable& costs) {
   table.add_row({costs.loss.name,
                  "",
                  "",
-                 milliseconds(costs.loss.seconds),
+                 format_milliseconds(costs.loss.seconds),
                  "",
                  "",
                  "",
@@ -78,8 +72,8 @@ void print_text(const plan::CostTable& costs) {
   std::printf("%s\n\n%s\nclear gradients %s ms, optimizer's step %s ms\n",
               costs.description.c_str(),
               table.text().c_str(),
-              milliseconds(costs.clear_s).c_str(),
-              milliseconds(costs.step_s).c_str());
+              format_milliseconds(costs.clear_s).c_str(),
+              format_milliseconds(costs.step_s).c_str());
 }
 
 int profile_model(const ProfileArguments& arguments) {

@@ -129,4 +129,9 @@ TEST(FormatNumber, ReadsBackAsTheSameDouble) {
 }
 
 }  // namespace
+TEST(FormatMilliseconds, HasTwoDigitsForColumns) {
+  EXPECT_EQ(format_milliseconds(0.0123456), "12.35");
+  EXPECT_EQ(format_milliseconds(2), "2000.00");
+}
+
 }  // namespace penstock

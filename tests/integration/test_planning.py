@@ -811,9 +811,8 @@ class WrongTables(PlanningTestCase):
             self.assertGreater(needed, limit)
             self.assertEqual(allowed, limit)
             self.assertGreater(found, said)
-            if command[0] == "plan":  # train measures under the limit, where not every way can run
-                self.assertIn(field, line)
-                self.assertIn(owner, line)
+            self.assertIn(field, line)
+            self.assertRegex(line, owner)
         self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [])
 
     def test_saved_bytes_and_transients_understated(self):
@@ -839,7 +838,8 @@ class WrongTables(PlanningTestCase):
             table["loss"]["extra_bytes"] //= 2
 
         self.assert_found_out(
-            self.understate(change), "saved_bytes = 16,384", "block 0 attention, way all"
+            # The first in the order of the plan, which may begin by keeping a later layer.
+            self.understate(change), "saved_bytes = 16,384", r"block \d (attention|mlp), way [\w-]+, has"
         )
 
     def test_loss_understated(self):
@@ -958,7 +958,7 @@ class Simulate(PlanningTestCase):
 
     def test_text(self):
         text = self.text("simulate", "--costs", "costs.json", "--memory", self.least)
-        for needle in ("rotor, ", "1 block 0 attention", "of it again", "step, beginning to end"):
+        for needle in ("; rotor within ", "1 block 0 attention", "of it again", "step, beginning to end"):
             self.assertIn(needle, text)
 
     def assert_pictures(self):

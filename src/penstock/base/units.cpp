@@ -123,4 +123,10 @@ std::string format_number(double value) {
   return error == std::errc() ? std::string(buffer.data(), end) : print("%.17g", value);
 }
 
+std::string format_milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", 1e3 * seconds);
+  return text;
+}
+
 }  // namespace penstock

@@ -15,6 +15,7 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 std::string format_bytes(int64_t bytes);     // "1.50 GiB"
 std::string format_seconds(double seconds);  // "850 us", "12.3 ms", "4.2 s", "3m 05s", "2h 10m"
 std::string format_count(int64_t count);     // "124,439,808"
+std::string format_milliseconds(double seconds);  // "12.34", for columns that say ms
 
 // The shortest decimal text that reads back as the same double.
 std::string format_number(double value);

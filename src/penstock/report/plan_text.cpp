@@ -60,12 +60,6 @@ std::vector<LayerPlan> plans_of(const plan::CostTable& costs, const plan::Operat
   return plans;
 }
 
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", 1e3 * seconds);
-  return text;
-}
-
 std::string recomputation_text(const plan::CostTable& costs, const plan::PlanResult& result) {
   const int64_t again = plan::recomputed_forwards(costs, result.plan.operations);
   return cat(plan::recompute_name(result.plan.recompute),
@@ -139,10 +133,10 @@ std::string plan_table(const plan::CostTable& costs, const plan::PlanResult& res
                    row.kept,
                    format_count(row.forwards),
                    format_bytes(row.kept_bytes),
-                   milliseconds(row.forward_s),
-                   milliseconds(row.backward_s)});
+                   format_milliseconds(row.forward_s),
+                   format_milliseconds(row.backward_s)});
   }
-  table.add_row({costs.loss.name, "", "1", "", milliseconds(costs.loss.seconds), ""});
+  table.add_row({costs.loss.name, "", "1", "", format_milliseconds(costs.loss.seconds), ""});
   return table.text();
 }
 

@@ -38,7 +38,7 @@ std::string describe(const config::Recipe& recipe) {
              recipe.train.precision,
              ", ",
              at::get_num_threads(),
-             " threads");
+             at::get_num_threads() == 1 ? " thread" : " threads");
 }
 
 std::vector<program::Resident> find_residents(const model::Parameters& parameters,
