@@ -1,7 +1,6 @@
 // JSON from files that are not to be trusted. For sources only: what is public here speaks no JSON.
 #pragma once
 
-#include <filesystem>
 #include <string_view>
 
 #include <nlohmann/json_fwd.hpp>

@@ -17,6 +17,14 @@ int64_t RankProgram::resident_bytes() const {
   return sum;
 }
 
+int64_t RankProgram::bytes_of(const std::vector<ValueId>& ids) const {
+  int64_t sum = 0;
+  for (const ValueId id : ids) {
+    sum += values[static_cast<size_t>(id)].bytes;
+  }
+  return sum;
+}
+
 bool is_way_name(std::string_view name) {
   const auto is_allowed = [](unsigned char letter) {
     return letter < 0x80 && (std::isalnum(letter) != 0 || letter == '_' || letter == '-');

@@ -97,6 +97,7 @@ struct RankProgram {
   std::vector<Instruction> instructions;
 
   int64_t resident_bytes() const;
+  int64_t bytes_of(const std::vector<ValueId>& ids) const;
   bool operator==(const RankProgram&) const = default;
 };
 

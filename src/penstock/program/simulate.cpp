@@ -99,13 +99,6 @@ double start_after_values(const Instruction& instruction, const Lives& lives) {
 }
 
 RankTimeline simulate_rank(const RankProgram& rank) {
-  const auto bytes_of = [&](const std::vector<ValueId>& ids) {
-    int64_t sum = 0;
-    for (const ValueId id : ids) {
-      sum += rank.values[static_cast<size_t>(id)].bytes;
-    }
-    return sum;
-  };
   RankTimeline timeline;
   Lives lives(rank);
   std::map<Resource, double> free_at;
@@ -130,13 +123,13 @@ RankTimeline simulate_rank(const RankProgram& rank) {
     timeline.busy_seconds[instruction.resource] += instruction.seconds;
     timeline.spans.push_back({number, start, end});
     changes.push_back({start, instruction.working_bytes, number, false});
-    changes.push_back(
-        {end,
-         bytes_of(instruction.makes) - bytes_of(instruction.frees) - instruction.working_bytes,
-         number,
-         end > start});
+    changes.push_back({end,
+                       rank.bytes_of(instruction.makes) - rank.bytes_of(instruction.frees) -
+                           instruction.working_bytes,
+                       number,
+                       end > start});
   }
-  draw_memory(changes, rank.resident_bytes() + bytes_of(rank.given), timeline);
+  draw_memory(changes, rank.resident_bytes() + rank.bytes_of(rank.given), timeline);
   return timeline;
 }
 

@@ -413,21 +413,14 @@ Verdict verify(const Program& program) {
 
 Peak replay_peak(const RankProgram& rank) {
   int64_t live = rank.resident_bytes();
-  const auto bytes_of = [&](const std::vector<ValueId>& ids) {
-    int64_t sum = 0;
-    for (const ValueId id : ids) {
-      sum += rank.values[static_cast<size_t>(id)].bytes;
-    }
-    return sum;
-  };
-  live += bytes_of(rank.given);
+  live += rank.bytes_of(rank.given);
   Peak peak{live, -1};
   for (size_t i = 0; i < rank.instructions.size(); ++i) {
     const Instruction& instruction = rank.instructions[i];
     if (live + instruction.working_bytes > peak.bytes) {
       peak = {live + instruction.working_bytes, static_cast<int32_t>(i)};
     }
-    live += bytes_of(instruction.makes) - bytes_of(instruction.frees);
+    live += rank.bytes_of(instruction.makes) - rank.bytes_of(instruction.frees);
   }
   return peak;
 }

@@ -8,14 +8,6 @@ namespace {
 
 using program::MemoryPoint;
 
-int64_t bytes_of(const program::RankProgram& rank, const std::vector<program::ValueId>& ids) {
-  int64_t sum = 0;
-  for (const program::ValueId id : ids) {
-    sum += rank.values.at(static_cast<size_t>(id)).bytes;
-  }
-  return sum;
-}
-
 struct Event {
   double seconds = 0;
   size_t instruction = 0;
@@ -65,7 +57,7 @@ HeldBytes held_during(const program::Span& span, const std::vector<MemoryPoint>&
 std::vector<HeldBytes> predicted_bytes(const program::RankProgram& rank,
                                        const program::RankTimeline& predicted) {
   std::vector<HeldBytes> all(rank.instructions.size());
-  int64_t held = rank.resident_bytes() + bytes_of(rank, rank.given);
+  int64_t held = rank.resident_bytes() + rank.bytes_of(rank.given);
   for (const Event& event : events_in_order(predicted)) {
     const program::Instruction& instruction = rank.instructions[event.instruction];
     HeldBytes& around = all[event.instruction];
@@ -74,7 +66,7 @@ std::vector<HeldBytes> predicted_bytes(const program::RankProgram& rank,
       held += instruction.working_bytes;
       around.during = held;
     } else {
-      held += bytes_of(rank, instruction.makes) - bytes_of(rank, instruction.frees) -
+      held += rank.bytes_of(instruction.makes) - rank.bytes_of(instruction.frees) -
               instruction.working_bytes;
       around.after = held;
     }

@@ -204,21 +204,7 @@ std::string line_chart_svg(const LineChart& chart) {
   const double legend_height = legend.empty() ? 0 : kLegendRowHeight * (legend.back().row + 1);
   Frame frame = {chart_axes(chart), legend_top + legend_height};
   frame.axes.y.round_ends(kNumTicks);
-  const std::string width = svg_pixels(kWidth);
-  const std::string height = svg_pixels(frame.bottom() + kBottom);
-
-  std::string out = cat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-                        width,
-                        "\" height=\"",
-                        height,
-                        "\" viewBox=\"0 0 ",
-                        width,
-                        " ",
-                        height,
-                        "\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" "
-                        "font-size=\"12\" role=\"img\">\n");
-  out += "<title>" + xml_escape(chart.title) + "</title>\n";
-  out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+  std::string out = svg_opening(kWidth, frame.bottom() + kBottom, chart.title);
   if (!chart.title.empty()) {
     const std::string style = "font-size=\"15\" font-weight=\"600\" fill=\"#222222\"";
     out += svg_text(kLeft, kTop + 10, style, chart.title);

@@ -50,6 +50,22 @@ std::string svg_pixels(double value) {
   return buffer.data();
 }
 
+std::string svg_opening(double width, double height, std::string_view title) {
+  const std::string wide = svg_pixels(width), high = svg_pixels(height);
+  return cat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
+             wide,
+             "\" height=\"",
+             high,
+             "\" viewBox=\"0 0 ",
+             wide,
+             " ",
+             high,
+             "\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" "
+             "font-size=\"12\" role=\"img\">\n<title>",
+             xml_escape(title),
+             "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+}
+
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view text) {
   return cat("<text",
              position("x", x),

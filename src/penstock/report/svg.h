@@ -12,6 +12,9 @@ std::string xml_escape(std::string_view text);
 
 std::string svg_pixels(double value);  // to a tenth
 
+// The beginning of a picture on white, up to its first element; "</svg>" ends it.
+std::string svg_opening(double width, double height, std::string_view title);
+
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view text);
 std::string svg_line(double x1, double y1, double x2, double y2, std::string_view attributes);
 

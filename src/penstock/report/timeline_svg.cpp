@@ -362,19 +362,7 @@ std::string panel_svg(const StepPicture& picture, const Layout& layout, size_t r
 std::string timeline_svg(const StepPicture& picture) {
   check_picture(picture);
   const Layout layout = layout_of(picture);
-  const std::string width = svg_pixels(kWidth), height = svg_pixels(layout.bottom() + kMargin);
-  std::string out = cat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-                        width,
-                        "\" height=\"",
-                        height,
-                        "\" viewBox=\"0 0 ",
-                        width,
-                        " ",
-                        height,
-                        "\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" "
-                        "font-size=\"12\" role=\"img\">\n");
-  out += "<title>" + xml_escape(picture.title) + "</title>\n";
-  out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+  std::string out = svg_opening(kWidth, layout.bottom() + kMargin, picture.title);
   out += heading_svg(picture);
   out += legend_svg(picture, layout);
   for (const Lane& lane : layout.lanes) {
