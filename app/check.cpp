@@ -64,7 +64,9 @@ void print_text(const train::CheckReport& report, const plan::PlanResult& result
 
 int check_recipe(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
-  const config::Recipe recipe = load_planned_recipe(arguments.plan);
+  config::Recipe recipe = load_planned_recipe(arguments.plan);
+  // The CPU always is; on a GPU nothing else can be equal to the bit.
+  recipe.run.deterministic = true;
   train::prepare_process(recipe.run);
   const data::Split split = train::open_data(recipe);
   const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
@@ -82,13 +84,18 @@ int check_recipe(const CheckArguments& arguments) {
   data::Batch batch;
   report::Progress progress({.title = "check", .total = arguments.steps});
   train::CheckOptions options{.steps = arguments.steps};
+  options.device = train::open_device(recipe);
   options.batch = [&](int64_t) {
     batch = loader.next();
     return train::as_tensors(batch);
   };
   options.on_step = [&](int64_t done) { progress.update(done, {}); };
-  const train::CheckReport report = train::check_plan(
-      recipe, train::make_chain(recipe.model), planned.result.program, kept.program, options);
+  const train::CheckReport report =
+      train::check_plan(recipe,
+                        train::make_chain(recipe.model, options.device),
+                        planned.result.program,
+                        kept.program,
+                        options);
   progress.finish();
   if (report.first_difference.empty() && report.steps < arguments.steps) {
     throw Error(ExitCode::Negative,

@@ -30,6 +30,7 @@ void add_check_command(CLI::App& app, Action& action);
 void add_describe_command(CLI::App& app, Action& action);
 void add_sample_command(CLI::App& app, Action& action);
 void add_lr_range_command(CLI::App& app, Action& action);
+void add_bench_command(CLI::App& app, Action& action);
 void add_options_command(CLI::App& app, Action& action);
 
 }  // namespace penstock::app

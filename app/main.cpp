@@ -13,6 +13,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/version.h"
+#include "penstock/memory/account.h"
 
 #include "commands.h"
 
@@ -95,6 +96,7 @@ int run(int argc, char** argv) {
   add_describe_command(app, action);
   add_sample_command(app, action);
   add_lr_range_command(app, action);
+  add_bench_command(app, action);
   add_options_command(app, action);
 
   require_known_command(app, argc, argv);
@@ -106,7 +108,7 @@ int run(int argc, char** argv) {
   if (is_quiet) {
     set_log_level(LogLevel::Warning);
   }
-  const int code = action();
+  const int code = memory::refuse_over_limit(action);
   require_output_written();
   return code;
 }

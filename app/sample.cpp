@@ -40,6 +40,10 @@ int write_sample(const SampleArguments& arguments) {
             " was trained on token files; sample writes text only for data.tokenizer = \"bytes\""));
   }
   recipe.run.threads = arguments.threads;
+  // On the CPU, wherever it was trained; there are no float16 kernels for it.
+  if (recipe.train.precision != "bfloat16") {
+    recipe.train.precision = "float32";
+  }
   train::prepare_process(recipe.run);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/0);

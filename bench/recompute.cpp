@@ -40,7 +40,7 @@ struct Side {
         costs(train::measure_costs(
             recipe, chain, parameters, *optimizer, {.shows_progress = false})) {
     draw_tokens();
-    outside = memory::cpu_usage().current_bytes - costs.resident_bytes();  // the batch itself
+    outside = memory::usage().current_bytes - costs.resident_bytes();  // the batch itself
   }
 
   // New ones for each turn: a batch that is learnt by heart has gradients that are slow to compute with.
@@ -81,17 +81,13 @@ struct Side {
             {"recomputed_forwards", plan::recomputed_forwards(costs, result.plan.operations)}};
   }
 
-  void update(double) {
-    const double norm = optim::gradient_norm(parameters);
-    optimizer->step(parameters, {.lr = 1e-3}, optim::clip_scale(norm, 1.0));
-    parameters.refresh_compute();
-  }
+  void update() { optimizer->update(parameters, {.rate = {.lr = 1e-3}, .clip = 1}); }
 
   run::StepInput input() { return {.inputs = inputs, .targets = targets, .seed = 1, .step = step}; }
 
   double timed_step() {
     const auto began = std::chrono::steady_clock::now();
-    executor->run(input(), [this](double loss) { update(loss); });
+    executor->run(input(), [this] { update(); });
     ++step;
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
@@ -99,7 +95,8 @@ struct Side {
   double timed_plain_step() {
     const auto began = std::chrono::steady_clock::now();
     parameters.zero_gradients();
-    update(run::accumulate_gradients(chain, parameters, input()));
+    run::accumulate_gradients(chain, parameters, input());
+    update();
     ++step;
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }

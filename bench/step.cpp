@@ -50,9 +50,7 @@ int main(int argc, char** argv) {
       parameters.zero_gradients();
       run::accumulate_gradients(
           chain, parameters, {.inputs = inputs, .targets = targets, .step = step});
-      const double norm = optim::gradient_norm(parameters);
-      optimizer->step(parameters, {.lr = 1e-3}, optim::clip_scale(norm, 1.0));
-      parameters.refresh_compute();
+      optimizer->update(parameters, {.rate = {.lr = 1e-3}, .clip = 1});
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
       answer += cat(answer.size() > 1 ? ", " : "", seconds.count());
     }

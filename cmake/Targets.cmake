@@ -7,9 +7,10 @@ target_include_directories(penstock_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_
 
 # What only our own sources are built with; not handed on to those who link the installed library.
 add_library(penstock_own_flags INTERFACE)
-target_compile_options(penstock_own_flags INTERFACE -Wall -Wextra -Wshadow
-                                                    # designated initialisers leave out what has a default
-                                                    -Wno-missing-field-initializers)
+# Designated initialisers leave out what has a default.
+set(warnings -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
+target_compile_options(penstock_own_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${warnings}>
+                                                    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20$<SEMICOLON>-lineinfo$<SEMICOLON>-Xcompiler=-Wall,-Wextra>)
 if(PENSTOCK_SANITIZE)
   target_compile_options(penstock_own_flags INTERFACE -fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer
                                                       -fno-sanitize-recover=all)

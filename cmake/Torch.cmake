@@ -43,9 +43,12 @@ if(NOT TARGET penstock_torch)
   target_link_libraries(penstock_torch INTERFACE ${PENSTOCK_TORCH}/lib/libtorch_cpu.so ${PENSTOCK_TORCH}/lib/libc10.so)
   if(PENSTOCK_WITH_CUDA)
     # Nothing refers to these by name: they register themselves when loaded.
-    target_link_libraries(penstock_torch INTERFACE -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so
+    target_link_libraries(penstock_torch INTERFACE penstock_cuda -Wl,--no-as-needed ${PENSTOCK_TORCH}/lib/libtorch_cuda.so
                                                    ${PENSTOCK_TORCH}/lib/libc10_cuda.so -Wl,--as-needed)
   endif()
+  foreach(folder ${penstock_cuda_libraries})
+    target_link_options(penstock_torch INTERFACE -Wl,-rpath,${PENSTOCK_TORCH}/../${folder})
+  endforeach()
   # libtorch_cpu.so names CUDA libraries that a CPU build has no use for. It also exports a std::filesystem of its own;
   # with the C++ runtime named first, programs use that of their compiler.
   target_link_options(penstock_torch INTERFACE -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state

@@ -28,6 +28,12 @@ Manifest example() {
   return manifest;
 }
 
+Manifest float16_example() {
+  Manifest manifest = example();
+  manifest.loss_scale = optim::LossScaleState{32768, 1234, 1};
+  return manifest;
+}
+
 std::string replace(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -45,6 +51,7 @@ TEST(Manifest, ReadsBackAsWritten) {
   Manifest without_files = example();
   without_files.files.clear();
   EXPECT_EQ(parse_manifest(manifest_text(without_files), "x"), without_files);
+  EXPECT_EQ(parse_manifest(manifest_text(float16_example()), "x"), float16_example());
 }
 
 TEST(Manifest, TextIsStable) {
@@ -72,8 +79,76 @@ TEST(Manifest, TextIsStable) {
 )");
 }
 
-TEST(Manifest, EveryFlippedByteIsRejectedOrHarmless) {
-  const std::string whole = manifest_text(example());
+TEST(Manifest, TheLossScaleStandsBeforeTheFiles) {
+  const std::string text = manifest_text(float16_example());
+  EXPECT_NE(text.find(R"(
+  "created": "2025-01-31T23:59:59Z",
+  "loss_scale": {
+    "scale": 32768.0,
+    "clean_steps": 1234,
+    "hysteresis_left": 1
+  },
+  "files": [
+)"),
+            std::string::npos)
+      << text;
+}
+
+TEST(Manifest, EveryLossScaleReadsBackExactly) {
+  for (const double scale : {1.0, 0.1, 3e-300, 16777216.0, 65535.999999999993}) {
+    Manifest manifest = example();
+    manifest.loss_scale = optim::LossScaleState{scale, 0, 0};
+    EXPECT_EQ(parse_manifest(manifest_text(manifest), "x").loss_scale->scale, scale);
+  }
+}
+
+TEST(Manifest, RejectsALossScaleThatCannotBe) {
+  const std::string text = manifest_text(float16_example());
+  const std::string where = "\"loss_scale\" in manifest.json has ";
+  for (const char* scale : {"0", "0.0", "-1.0", "\"1\"", "null", "true", "[]"}) {
+    expect_rejected(replace(text, "32768.0", scale),
+                    where + "a \"scale\" that is no number above 0");
+  }
+  expect_rejected(replace(text, "32768.0", "1e999"), "manifest.json is not valid JSON");
+  expect_rejected(replace(text, "32768.0", "NaN"), "manifest.json is not valid JSON");
+  for (const char* count : {"-1", "1234.0", "\"1\"", "9223372036854775808"}) {
+    expect_rejected(replace(text, "\"clean_steps\": 1234", cat("\"clean_steps\": ", count)),
+                    where + "a \"clean_steps\" that is no whole number from 0 up");
+    expect_rejected(replace(text, "\"hysteresis_left\": 1", cat("\"hysteresis_left\": ", count)),
+                    where + "a \"hysteresis_left\" that is no whole number from 0 up");
+  }
+  expect_rejected(replace(text, "\"clean_steps\": 1234,", ""), where + "no field \"clean_steps\"");
+  expect_rejected(replace(text, "\"scale\"", "\"x\":0,\"scale\""),
+                  where + "an unknown field \"x\"");
+  expect_rejected(replace(text, "\"scale\"", "\"scale\":1,\"scale\""), "repeats the key \"scale\"");
+  expect_rejected(replace(text, "32768.0", "32769.0"), "manifest.json has checksum ");
+}
+
+TEST(Manifest, RejectsALossScaleThatIsNoObject) {
+  const std::string plain = manifest_text(example());
+  for (const char* value : {"null", "65536.0", "[]", "\"x\""}) {
+    expect_rejected(replace(plain, "\"files\"", cat("\"loss_scale\": ", value, ", \"files\"")),
+                    "\"loss_scale\" in manifest.json is no JSON object");
+  }
+}
+
+TEST(Manifest, RejectsALossScaleThatWasTakenOutOrPutIn) {
+  std::string text = manifest_text(float16_example());
+  const size_t begin = text.find("\"loss_scale\""), end = text.find("\"files\"");
+  const std::string taken = text.substr(begin, end - begin);
+  expect_rejected(text.erase(begin, end - begin), "manifest.json has checksum ");
+  expect_rejected(replace(manifest_text(example()), "\"files\"", taken + "\"files\""),
+                  "manifest.json has checksum ");
+}
+
+class DamagedManifest : public testing::TestWithParam<bool> {
+ protected:
+  const Manifest manifest_ = GetParam() ? float16_example() : example();
+};
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutALossScale, DamagedManifest, testing::Bool());
+
+TEST_P(DamagedManifest, EveryFlippedByteIsRejectedOrHarmless) {
+  const std::string whole = manifest_text(manifest_);
   std::mt19937 random(99);
   int num_rejected = 0;
   for (size_t at = 0; at < whole.size(); ++at) {
@@ -81,7 +156,7 @@ TEST(Manifest, EveryFlippedByteIsRejectedOrHarmless) {
       std::string text = whole;
       text[at] = static_cast<char>(random());
       try {
-        EXPECT_EQ(parse_manifest(text, "x"), example()) << "at byte " << at;
+        EXPECT_EQ(parse_manifest(text, "x"), manifest_) << "at byte " << at;
       } catch (const CheckpointError&) {
         ++num_rejected;
       }
@@ -90,8 +165,8 @@ TEST(Manifest, EveryFlippedByteIsRejectedOrHarmless) {
   EXPECT_GT(num_rejected, 1000);
 }
 
-TEST(Manifest, EveryCutIsRejected) {
-  const std::string whole = manifest_text(example());
+TEST_P(DamagedManifest, EveryCutIsRejected) {
+  const std::string whole = manifest_text(manifest_);
   for (size_t size = 0; size + 1 < whole.size(); ++size) {  // the last byte is a line break
     EXPECT_THROW(parse_manifest(whole.substr(0, size), "x"), CheckpointError) << size;
   }
@@ -166,6 +241,9 @@ TEST(Manifest, RefusesToWriteWhatItWouldReject) {
   refuses([](Manifest& m) { m.created = "yesterday"; });
   refuses([](Manifest& m) { m.penstock_version = "\xFF"; });
   refuses([](Manifest& m) { m.torch_version = "\xFF"; });
+  refuses([](Manifest& m) { m.loss_scale = optim::LossScaleState{0, 0, 0}; });
+  refuses([](Manifest& m) { m.loss_scale = optim::LossScaleState{1, -1, 0}; });
+  refuses([](Manifest& m) { m.loss_scale = optim::LossScaleState{1, 0, -1}; });
   refuses([](Manifest& m) { m.files[0].name = "a/b"; });
   refuses([](Manifest& m) { m.files[0].name = "\xFF"; });
 }

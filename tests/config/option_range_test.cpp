@@ -55,7 +55,18 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"constant\", \"linear\", \"cosine\", \"wsd\" or \"onecycle\"",
                   {"\"constant\"", "\"onecycle\""},
                   {"\"step\"", "\"\"", "\"Cosine\"", "\"a\\nb\""}},
-        RangeCase{"run.device", "\"cpu\"", {"\"cpu\""}, {"\"cuda\""}}));
+        RangeCase{"train.loss_scale",
+                  "above 0 to 16777216",
+                  {"1", "0.5", "65536", "16777216"},
+                  {"0", "-1", "16777217", "inf", "nan"}},
+        RangeCase{"train.precision",
+                  "\"float32\", \"tf32\", \"bfloat16\" or \"float16\"",
+                  {"\"tf32\"", "\"float16\""},
+                  {"\"fp16\"", "\"half\"", "\"\""}},
+        RangeCase{"run.device",
+                  "\"cpu\" or \"cuda\"",
+                  {"\"cpu\"", "\"cuda\""},
+                  {"\"gpu\"", "\"cuda:0\"", "\"\""}}));
 
 TEST(OptionRange, AValueOutsideLeavesTheRecipeAsItWas) {
   Recipe recipe;

@@ -79,5 +79,59 @@ TEST(Validate, NesterovNeedsMomentum) {
   EXPECT_NO_THROW(validate(recipe));
 }
 
+TEST(Validate, Tf32AndFloat16GoWithCuda) {
+  Recipe recipe;
+  recipe.train.precision = "tf32";
+  EXPECT_EQ(validation_error(recipe),
+            "train.precision = \"tf32\" goes with run.device = \"cuda\"; \"cpu\" takes \"float32\" "
+            "or \"bfloat16\"; try train.precision = \"float32\"");
+  recipe.train.precision = "float16";
+  EXPECT_EQ(validation_error(recipe),
+            "train.precision = \"float16\" goes with run.device = \"cuda\"; \"cpu\" takes "
+            "\"float32\" or \"bfloat16\"; try train.precision = \"bfloat16\"");
+}
+
+TEST(Validate, EveryPrecisionOfADevicePasses) {
+  Recipe recipe;
+  for (const char* precision : {"float32", "bfloat16"}) {
+    recipe.train.precision = precision;
+    EXPECT_NO_THROW(validate(recipe)) << precision;
+  }
+  recipe.run.device = "cuda";
+  for (const char* precision : {"float32", "tf32", "bfloat16", "float16"}) {
+    recipe.train.precision = precision;
+    EXPECT_NO_THROW(validate(recipe)) << precision;
+  }
+}
+
+TEST(Validate, TheLossScaleBeginsAtItsLeastOrAbove) {
+  Recipe recipe;
+  recipe.train.loss_scale = 128;
+  recipe.train.loss_scale_least = 128;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.train.loss_scale_least = 256;
+  EXPECT_EQ(validation_error(recipe),
+            "train.loss_scale_least = 256 is above train.loss_scale = 128; try "
+            "train.loss_scale_least = 1");
+  recipe.train.loss_scale = 0.5;
+  expect_parts(validation_error(recipe), {"try train.loss_scale_least = 0.5"});
+}
+
+TEST(Validate, GraphsGoWithCuda) {
+  Recipe recipe;
+  recipe.run.graphs = "on";
+  EXPECT_EQ(validation_error(recipe),
+            "run.graphs = \"on\" goes with run.device = \"cuda\", not \"cpu\"; try run.graphs = "
+            "\"auto\"");
+  recipe.run.device = "cuda";
+  EXPECT_NO_THROW(validate(recipe));
+}
+
+TEST(Validate, TheCpuIsDeterministicWhetherAskedOrNot) {
+  Recipe recipe;
+  recipe.run.deterministic = true;
+  EXPECT_NO_THROW(validate(recipe));
+}
+
 }  // namespace
 }  // namespace penstock::config

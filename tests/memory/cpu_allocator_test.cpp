@@ -9,18 +9,18 @@
 namespace penstock::memory {
 
 TEST(CpuAllocator, CountsLiveBytesAndTheirPeak) {
-  reset_cpu_peak();
-  const CpuUsage before = cpu_usage();
+  current_account().restart_peak();
+  const Usage before = usage();
   {
     const at::Tensor a = at::empty({1000}, at::kFloat);
-    EXPECT_EQ(cpu_usage().current_bytes - before.current_bytes, 4000);
+    EXPECT_EQ(usage().current_bytes - before.current_bytes, 4000);
     const at::Tensor b = at::empty({1 << 20}, at::kFloat);
-    EXPECT_EQ(cpu_usage().current_bytes - before.current_bytes, 4000 + (4 << 20));
+    EXPECT_EQ(usage().current_bytes - before.current_bytes, 4000 + (4 << 20));
   }
-  EXPECT_EQ(cpu_usage().current_bytes, before.current_bytes);
-  EXPECT_EQ(cpu_usage().peak_bytes - before.current_bytes, 4000 + (4 << 20));
-  reset_cpu_peak();
-  EXPECT_EQ(cpu_usage().peak_bytes, before.current_bytes);
+  EXPECT_EQ(usage().current_bytes, before.current_bytes);
+  EXPECT_EQ(usage().peak_bytes - before.current_bytes, 4000 + (4 << 20));
+  current_account().restart_peak();
+  EXPECT_EQ(usage().peak_bytes, before.current_bytes);
 }
 
 TEST(CpuAllocator, GivesTheSameBlockAgain) {
@@ -46,7 +46,7 @@ TEST(CpuAllocator, HandlesEmptyTensorsAndAlignment) {
 }
 
 TEST(CpuAllocator, CountsFromSeveralThreads) {
-  const int64_t before = cpu_usage().current_bytes;
+  const int64_t before = usage().current_bytes;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([i] {
@@ -58,7 +58,7 @@ TEST(CpuAllocator, CountsFromSeveralThreads) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_EQ(cpu_usage().current_bytes, before);
+  EXPECT_EQ(usage().current_bytes, before);
 }
 
 TEST(Account, ChargesTheThreadThatMakesATensorForAsLongAsItLives) {
@@ -68,7 +68,7 @@ TEST(Account, ChargesTheThreadThatMakesATensorForAsLongAsItLives) {
   std::thread([&] {
     const AccountScope scope(rank);
     tensor = at::empty({1000}, at::kFloat);
-    EXPECT_EQ(cpu_usage().current_bytes, 4000);
+    EXPECT_EQ(usage().current_bytes, 4000);
   }).join();
   EXPECT_EQ(usage(rank).current_bytes, 4000);
   EXPECT_EQ(usage(process_account()).current_bytes, before);

@@ -85,10 +85,10 @@ TEST(Gpt2Head, Bfloat16StaysNearFloat32) {
 TEST(Gpt2Head, NeverHoldsAllLogits) {
   const int64_t rows = 8192, vocabulary = 20'000;
   HeadBench bench(rows, vocabulary);
-  memory::reset_cpu_peak();
-  const int64_t before = memory::cpu_usage().current_bytes;
+  memory::current_account().restart_peak();
+  const int64_t before = memory::usage().current_bytes;
   bench.head->backward(bench.weights, bench.gradients, bench.input, bench.targets, 1);
-  const int64_t used = memory::cpu_usage().peak_bytes - before;
+  const int64_t used = memory::usage().peak_bytes - before;
   EXPECT_LT(used, rows * vocabulary * 4 / 4);
 }
 

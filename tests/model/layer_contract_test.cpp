@@ -102,15 +102,15 @@ TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
   for (int32_t way = 0; way < static_cast<int32_t>(bench.layer->ways().size()); ++way) {
     SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
     const LayerSize size = bench.layer->size_for(shape, bench.type, way);
-    const int64_t before = memory::cpu_usage().current_bytes;
+    const int64_t before = memory::usage().current_bytes;
     Saved saved{.way = way};
     Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
-    EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes);
+    EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes);
     EXPECT_EQ(output[0].sizes().vec(), size.output.sizes);
     EXPECT_EQ(output[0].scalar_type(), size.output.type);
     if (!bench.layer->ways()[static_cast<size_t>(way)].needs_output) {
       output.clear();
-      EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes - size.output.bytes());
+      EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - size.output.bytes());
     }
   }
 }
@@ -144,18 +144,18 @@ TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
   bench.backward();
   const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
   const LayerSize size = bench.layer->size_for(shape, bench.type);
-  const int64_t before = memory::cpu_usage().current_bytes;
+  const int64_t before = memory::usage().current_bytes;
   Saved saved{.without_output = true};
   EXPECT_TRUE(bench.layer->forward(bench.weights, bench.input, bench.pass, &saved).empty());
-  EXPECT_EQ(memory::cpu_usage().current_bytes - before, size.kept_bytes - size.output.bytes());
+  EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - size.output.bytes());
 }
 
 TEST_P(LayerContract, KeepsNothingWithoutSaved) {
   Bench bench(GetParam());
   bench.backward();
-  const int64_t before = memory::cpu_usage().current_bytes;
+  const int64_t before = memory::usage().current_bytes;
   const Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, nullptr);
-  EXPECT_EQ(memory::cpu_usage().current_bytes - before, static_cast<int64_t>(output[0].nbytes()));
+  EXPECT_EQ(memory::usage().current_bytes - before, static_cast<int64_t>(output[0].nbytes()));
 }
 
 TEST_P(LayerContract, BackwardAddsToGradients) {

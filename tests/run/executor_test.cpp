@@ -52,7 +52,7 @@ class Fixture {
       }
       seconds += 0.25;
     }
-    costs.residents = {{"held", memory::cpu_usage().current_bytes}};
+    costs.residents = {{"held", memory::usage().current_bytes}};
   }
 
   plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
@@ -66,17 +66,12 @@ class Fixture {
   Result run(const plan::PlanResult& planned, int64_t* peak = nullptr) {
     Executor executor(planned.program, chain, parameters);
     int updates = 0;
-    double seen = 0;
     const memory::PeakMark mark;
-    const double loss = executor.run(input, [&](double value) {
-      ++updates;
-      seen = value;
-    });
+    const double loss = executor.run(input, [&] { ++updates; });
     if (peak != nullptr) {
       *peak = mark.peak_bytes();
     }
     EXPECT_EQ(updates, 1);
-    EXPECT_EQ(seen, loss);
     EXPECT_EQ(executor.measured().ranks[0].peak_bytes, mark.peak_bytes());
     return {loss, parameters.flat_gradients()};
   }
@@ -161,17 +156,17 @@ TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
   const plan::PlanResult planned = fixture.plan(plan::Recompute::None);
   const at::Tensor before = fixture.parameters.flat_weights().clone();
-  const int64_t limit = memory::cpu_usage().current_bytes + 100'000;
+  const int64_t limit = memory::usage().current_bytes + 100'000;
   memory::set_limit(memory::process_account(), limit);
   Executor executor(planned.program, fixture.chain, fixture.parameters);
   const std::string text = test::error_text<Error>(
-      [&] { executor.run(fixture.input, [](double) { FAIL() << "no step after a refusal"; }); });
+      [&] { executor.run(fixture.input, [] { FAIL() << "no step after a refusal"; }); });
   memory::set_limit(memory::process_account(), 0);
   EXPECT_NE(text.find("stopped at instruction 2 (forward of block 0 attention, micro-batch 0)"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find(" held would go over the limit of "), std::string::npos) << text;
-  EXPECT_LE(memory::cpu_usage().current_bytes, limit) << "what the step held is free again";
+  EXPECT_LE(memory::usage().current_bytes, limit) << "what the step held is free again";
   EXPECT_TRUE(at::equal(fixture.parameters.flat_weights(), before));
 }
 
@@ -193,7 +188,7 @@ TEST(Executor, RecordsEveryInstructionInOrder) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 2));
   const plan::PlanResult planned = fixture.plan(plan::Recompute::All);
   Executor executor(planned.program, fixture.chain, fixture.parameters);
-  executor.run(fixture.input, [](double) {});
+  executor.run(fixture.input, [] {});
   const program::RankTimeline& record = executor.measured().ranks[0];
   ASSERT_EQ(record.spans.size(), planned.program.ranks[0].instructions.size());
   double last = 0;

@@ -122,7 +122,9 @@ const std::set<std::string> kMustAgree{"model.family",
 
 bool may_differ(const std::string& key, const config::Recipe& ours) {
   // The number of steps matters where the learning rate follows it.
-  return key == "model.weights" || (key == "train.steps" && ours.train.schedule == "constant");
+  const bool is_unused = key.starts_with("train.loss_scale") && ours.train.precision != "float16";
+  return key == "model.weights" || is_unused ||
+         (key == "train.steps" && ours.train.schedule == "constant");
 }
 
 void compare_recipes(const fs::path& folder,
@@ -170,8 +172,10 @@ fs::path save(const config::Recipe& recipe,
   pending.add(save_text(folder, kRecipeName, config::format_recipe(recipe)));
   pending.add(
       save_text(folder, kConfigName, hugging_face_config(recipe.model, recipe.data.tokenizer)));
-  const fs::path final = pending.commit(
-      {.penstock_version = kVersion, .torch_version = TORCH_VERSION, .created = utc_now()});
+  const fs::path final = pending.commit({.penstock_version = kVersion,
+                                         .torch_version = TORCH_VERSION,
+                                         .created = utc_now(),
+                                         .loss_scale = state.loss_scale});
   try {
     remove_old_checkpoints(recipe.run.out, recipe.run.keep);
   } catch (const FileError& error) {
@@ -198,7 +202,10 @@ TrainState load(const fs::path& folder,
                 model::Parameters& parameters,
                 optim::Optimizer& optimizer) {
   compare_recipes(folder, verified_recipe(folder), recipe);
-  const StoredState stored = read_state(folder);
+  StoredState stored = read_state(folder);
+  if (recipe.train.precision == "float16") {
+    stored.state.loss_scale = read_manifest(folder).loss_scale;
+  }
   load_weights(folder, parameters);
   const OptimizerTensors optimizer_tensors(parameters, optimizer);
   load_tensors(folder / kOptimizerName, optimizer_tensors.named());

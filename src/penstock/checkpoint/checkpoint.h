@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "penstock/config/recipe.h"
+#include "penstock/optim/loss_scale.h"
 
 namespace penstock::model {
 class Parameters;
@@ -20,9 +22,11 @@ namespace penstock::checkpoint {
 // Where training stands. Random numbers and the order of samples are functions of these counts and
 // of the seed, so nothing else needs to be kept.
 struct TrainState {
-  int64_t step = 0;          // optimizer steps done
+  int64_t step = 0;          // steps done
   int64_t samples_seen = 0;  // the next batch starts with this sample
   std::string data;          // fingerprint of what is trained on
+  // Of a run in float16; empty in other precisions, and where one begins as its recipe says.
+  std::optional<optim::LossScaleState> loss_scale;
 };
 
 // Atomic: a kill at any moment leaves the previous checkpoint loadable. Keeps the newest
@@ -40,7 +44,8 @@ config::Recipe verified_recipe(const std::filesystem::path& folder);
 void load_weights(const std::filesystem::path& folder, model::Parameters& parameters);
 
 // Continues from `folder`. Throws CheckpointError when it is damaged or of another model, and warns
-// where the recipe's numbers differ from the checkpoint's.
+// where the recipe's numbers differ from the checkpoint's. The loss scale comes back where both are
+// float16.
 TrainState load(const std::filesystem::path& folder,
                 const config::Recipe& recipe,
                 model::Parameters& parameters,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <initializer_list>
@@ -45,12 +46,18 @@ ordered_json content_of(const Manifest& manifest) {
   for (const FileRecord& file : manifest.files) {
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", hex(file.crc32c)}});
   }
-  return {{"format", manifest.format},
-          {"step", manifest.step},
-          {"penstock_version", manifest.penstock_version},
-          {"torch_version", manifest.torch_version},
-          {"created", manifest.created},
-          {"files", std::move(files)}};
+  ordered_json content{{"format", manifest.format},
+                       {"step", manifest.step},
+                       {"penstock_version", manifest.penstock_version},
+                       {"torch_version", manifest.torch_version},
+                       {"created", manifest.created}};
+  if (manifest.loss_scale) {
+    content["loss_scale"] = {{"scale", manifest.loss_scale->scale},
+                             {"clean_steps", manifest.loss_scale->clean_steps},
+                             {"hysteresis_left", manifest.loss_scale->hysteresis_left}};
+  }
+  content["files"] = std::move(files);
+  return content;
 }
 
 uint32_t checksum_of(const ordered_json& content) {
@@ -72,7 +79,8 @@ class FieldReader {
   FieldReader(const std::string& checkpoint,
               std::string where,
               const json& object,
-              std::initializer_list<const char*> fields)
+              std::initializer_list<const char*> fields,
+              std::initializer_list<const char*> optional_fields = {})
       : checkpoint_(checkpoint), where_(std::move(where)), object_(object) {
     if (!object.is_object()) {
       fail("is no JSON object");
@@ -83,10 +91,16 @@ class FieldReader {
       }
     }
     for (const auto& [key, unused] : object.items()) {
-      if (std::find(fields.begin(), fields.end(), key) == fields.end()) {
+      if (!is_among(fields, key) && !is_among(optional_fields, key)) {
         fail("has an unknown field ", in_quotes(key));
       }
     }
+  }
+
+  // Null where an optional field is left out.
+  const json* find(const char* field) const {
+    const auto found = object_.find(field);
+    return found == object_.end() ? nullptr : &*found;
   }
 
   int64_t count(const char* field) const {
@@ -96,6 +110,15 @@ class FieldReader {
       fail("has a \"", field, "\" that is no whole number from 0 up");
     }
     return value.get<int64_t>();
+  }
+
+  double positive(const char* field) const {
+    const json& value = object_[field];
+    const double number = value.is_number() ? value.get<double>() : 0;
+    if (!(number > 0) || !std::isfinite(number)) {
+      fail("has a \"", field, "\" that is no number above 0");
+    }
+    return number;
   }
 
   std::string text(const char* field) const {
@@ -128,6 +151,10 @@ class FieldReader {
   }
 
  private:
+  static bool is_among(std::initializer_list<const char*> fields, const std::string& key) {
+    return std::find(fields.begin(), fields.end(), key) != fields.end();
+  }
+
   const std::string& checkpoint_;
   std::string where_;
   const json& object_;
@@ -149,6 +176,14 @@ std::vector<FileRecord> read_records(const std::string& checkpoint, const json& 
     files.push_back(std::move(file));
   }
   return files;
+}
+
+optim::LossScaleState read_loss_scale(const std::string& checkpoint, const json& object) {
+  const FieldReader fields(checkpoint,
+                           cat("\"loss_scale\" in ", kManifestName),
+                           object,
+                           {"scale", "clean_steps", "hysteresis_left"});
+  return {fields.positive("scale"), fields.count("clean_steps"), fields.count("hysteresis_left")};
 }
 
 // Ahead of all other checks, since another format has other fields.
@@ -192,6 +227,9 @@ std::string manifest_text(const Manifest& manifest) {
   PENSTOCK_CHECK(is_valid_utf8(manifest.penstock_version), "Penstock's version is not UTF-8");
   PENSTOCK_CHECK(is_valid_utf8(manifest.torch_version), "LibTorch's version is not UTF-8");
   PENSTOCK_CHECK(is_timestamp(manifest.created), "created ", in_quotes(manifest.created));
+  PENSTOCK_CHECK(!manifest.loss_scale || optim::is_possible(*manifest.loss_scale),
+                 "loss scale ",
+                 manifest.loss_scale->scale);
   for (const FileRecord& file : manifest.files) {
     PENSTOCK_CHECK(is_plain_name(file.name), "file name ", in_quotes(file.name));
   }
@@ -212,7 +250,8 @@ Manifest parse_manifest(std::string_view text, const std::string& checkpoint) {
       checkpoint,
       kManifestName,
       root,
-      {"format", "step", "penstock_version", "torch_version", "created", "files", "crc32c"});
+      {"format", "step", "penstock_version", "torch_version", "created", "files", "crc32c"},
+      {"loss_scale"});
   Manifest manifest;
   manifest.step = fields.count("step");
   manifest.penstock_version = fields.text("penstock_version");
@@ -220,6 +259,9 @@ Manifest parse_manifest(std::string_view text, const std::string& checkpoint) {
   manifest.created = fields.text("created");
   if (!is_timestamp(manifest.created)) {
     fields.fail("has a \"created\" that is no time in UTC");
+  }
+  if (const json* loss_scale = fields.find("loss_scale")) {
+    manifest.loss_scale = read_loss_scale(checkpoint, *loss_scale);
   }
   manifest.files = read_records(checkpoint, fields.list("files"));
   const uint32_t said = fields.checksum("crc32c");

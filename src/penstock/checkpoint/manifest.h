@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "penstock/optim/loss_scale.h"
 
 namespace penstock::checkpoint {
 
@@ -28,6 +31,8 @@ struct Manifest {
   std::string penstock_version;
   std::string torch_version;
   std::string created;  // see utc_now()
+  // Of a run in float16; those of other precisions, and those before there was any, have none.
+  std::optional<optim::LossScaleState> loss_scale;
   std::vector<FileRecord> files;
 
   bool operator==(const Manifest&) const = default;

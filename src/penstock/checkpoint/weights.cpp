@@ -60,7 +60,7 @@ void copy_entry(const SafetensorsFile& source,
   }
   const std::span<const std::byte> bytes = source.data(entry);
   const at::ScalarType type = tensor_type(entry, file);
-  if (type == at::kFloat) {
+  if (type == at::kFloat && target.is_cpu()) {
     std::memcpy(target.data_ptr(), bytes.data(), bytes.size());
     return;
   }
@@ -138,7 +138,8 @@ FileRecord save_tensors(const fs::path& folder,
   }
   SafetensorsWriter writer(folder / name, specs, {{"format", "pt"}});
   for (const NamedTensor& named : tensors) {
-    writer.write(named.name, named.tensor->const_data_ptr(), named.tensor->nbytes());
+    const at::Tensor here = named.tensor->cpu();  // itself, where it is on the CPU
+    writer.write(named.name, here.const_data_ptr(), here.nbytes());
   }
   writer.finish();
   return {name, writer.size(), writer.checksum()};

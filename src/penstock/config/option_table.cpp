@@ -149,6 +149,7 @@ std::vector<Option> make_table() {
   constexpr auto run = &Recipe::run;
   const NumberRange share{.least = 0, .most = 1, .without_most = true};
   const NumberRange positive{.least = 0, .without_least = true};
+  const NumberRange loss_scale{.least = 0, .most = kLargestLossScale, .without_least = true};
   return {
       choice("model.family", model, &ModelOptions::family, {"gpt2"}, "the model family"),
       integer("model.layers", model, &ModelOptions::layers, {1, 100'000}, "transformer blocks"),
@@ -259,9 +260,32 @@ std::vector<Option> make_table() {
       choice("train.precision",
              train,
              &TrainOptions::precision,
-             {"float32", "bfloat16"},
+             {"float32", "tf32", "bfloat16", "float16"},
              "precision of forward and backward; weights, their gradients and the optimizer stay "
-             "in float32"),
+             "in float32; tf32: float32 with products in TF32, cuda only; float16: with dynamic "
+             "loss scaling, cuda only"),
+      number("train.loss_scale",
+             train,
+             &TrainOptions::loss_scale,
+             loss_scale,
+             "float16: the first loss scale; a power of two rounds nothing"),
+      integer("train.loss_scale_interval",
+              train,
+              &TrainOptions::loss_scale_interval,
+              {1},
+              "float16: steps without overflow after which the loss scale doubles"),
+      number("train.loss_scale_least",
+             train,
+             &TrainOptions::loss_scale_least,
+             loss_scale,
+             "float16: the loss scale never falls below this; at most train.loss_scale"),
+      integer(
+          "train.loss_scale_hysteresis",
+          train,
+          &TrainOptions::loss_scale_hysteresis,
+          {1},
+          "float16: the overflow, counted from when the loss scale last grew, that halves it; each "
+          "further one halves it again"),
       integer("train.seed",
               train,
               &TrainOptions::seed,
@@ -291,7 +315,19 @@ std::vector<Option> make_table() {
            "plan with this cost table, as penstock profile writes it; empty: measure when a plan "
            "needs it"),
 
-      choice("run.device", run, &RunOptions::device, {"cpu"}, "where to compute"),
+      choice("run.device", run, &RunOptions::device, {"cpu", "cuda"}, "where to compute"),
+      flag("run.deterministic",
+           run,
+           &RunOptions::deterministic,
+           "cuda: the same bits on every run and under every plan, at some cost in speed; the cpu "
+           "is always deterministic"),
+      choice(
+          "run.graphs",
+          run,
+          &RunOptions::graphs,
+          {"auto", "on", "off"},
+          "cuda: record the step as a CUDA graph and replay it; \"auto\": where every step is the "
+          "same to the device, that is without dropout"),
       integer("run.threads",
               run,
               &RunOptions::threads,

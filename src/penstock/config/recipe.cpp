@@ -60,6 +60,27 @@ void require_known_section(const std::string& section, const std::string& where)
                         ")"));
 }
 
+void validate_precision(const TrainOptions& train, const RunOptions& run) {
+  const bool needs_cuda = train.precision == "tf32" || train.precision == "float16";
+  if (needs_cuda && run.device != "cuda") {
+    throw ConfigError(cat("train.precision = \"",
+                          train.precision,
+                          "\" goes with run.device = \"cuda\"; \"",
+                          run.device,
+                          "\" takes \"float32\" or \"bfloat16\"; try train.precision = \"",
+                          train.precision == "tf32" ? "float32" : "bfloat16",
+                          "\""));
+  }
+  if (train.loss_scale_least > train.loss_scale) {
+    throw ConfigError(cat("train.loss_scale_least = ",
+                          format_number(train.loss_scale_least),
+                          " is above train.loss_scale = ",
+                          format_number(train.loss_scale),
+                          "; try train.loss_scale_least = ",
+                          format_number(std::min(train.loss_scale, 1.0))));
+  }
+}
+
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& origin) {
@@ -153,6 +174,17 @@ void validate(const Recipe& recipe) {
   if (train.nesterov && train.momentum == 0) {
     throw ConfigError(
         "train.nesterov = true needs train.momentum above 0; try train.momentum = 0.9");
+  }
+  validate_precision(train, run);
+  if (run.graphs == "on" && run.device != "cuda") {
+    throw ConfigError(cat("run.graphs = \"on\" goes with run.device = \"cuda\", not \"",
+                          run.device,
+                          "\"; try run.graphs = \"auto\""));
+  }
+  if (run.graphs == "on" && model.dropout > 0) {
+    throw ConfigError(cat("run.graphs = \"on\" needs model.dropout = 0, not ",
+                          model.dropout,
+                          ": with dropout every step is another; try run.graphs = \"auto\""));
   }
 }
 

@@ -25,6 +25,8 @@ struct DataOptions {
   double split = 0.1;
 };
 
+inline constexpr double kLargestLossScale = 16777216;  // 2²⁴; float32 gradients stay far from inf
+
 // Everything that decides the numbers.
 struct TrainOptions {
   int64_t steps = 100;
@@ -43,6 +45,10 @@ struct TrainOptions {
   bool nesterov = false;
   double clip = 1.0;
   std::string precision = "float32";
+  double loss_scale = 65536;
+  int64_t loss_scale_interval = 2000;
+  double loss_scale_least = 1;
+  int64_t loss_scale_hysteresis = 2;
   int64_t seed = 1;
 };
 
@@ -58,6 +64,8 @@ struct PlanOptions {
 
 struct RunOptions {
   std::string device = "cpu";
+  bool deterministic = false;
+  std::string graphs = "auto";
   int64_t threads = 0;
   std::string out;
   std::string log = "all";

@@ -13,21 +13,36 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Device.h>
 
-#include "penstock/base/units.h"
+#include "penstock/base/error.h"
 
 namespace penstock::memory {
 
-// Guarded by the allocator's mutex.
-class Account {
+namespace {
+
+// Its numbers are guarded by the allocator's mutex.
+class CpuAccount final : public Account {
  public:
+  Usage usage() const override;
+  Usage restart_peak() override;
+  void raise_peak(int64_t bytes) override;
+  void set_limit(int64_t bytes) override;
+  int64_t limit_bytes() const override;
+  bool is_cpu() const override { return true; }
+  int64_t reserved_peak_bytes() const override { return usage().peak_bytes; }
+  [[noreturn]] void fail_out_of_memory(const char* what) const override {
+    throw InternalError(what);
+  }
+
   int64_t current = 0;
   int64_t peak = 0;
   int64_t limit = 0;  // 0: none
 };
 
-namespace {
-
-thread_local Account* thread_account = nullptr;
+// Who pays for a CPU tensor made now: with a GPU's account in force, the process.
+CpuAccount& paying_account() {
+  Account& account = current_account();
+  return static_cast<CpuAccount&>(account.is_cpu() ? account : process_account());
+}
 
 // The size stands in front of the block, not in a context: oneDNN's paths need the context to be
 // the data pointer.
@@ -40,7 +55,7 @@ constexpr size_t kCacheSlack = size_t{64} << 20;
 struct Header {
   size_t requested;
   size_t block;  // bytes of the whole block, header included
-  Account* account;
+  CpuAccount* account;
 };
 
 size_t block_size(size_t requested) {
@@ -67,7 +82,7 @@ class CpuAllocator final : public c10::Allocator {
       return {nullptr, nullptr, &free_data, c10::Device(c10::DeviceType::CPU)};
     }
     const size_t bytes = block_size(requested);
-    Account& account = current_account();
+    CpuAccount& account = paying_account();
     char* block = static_cast<char*>(take(account, requested, bytes));
     *reinterpret_cast<Header*>(block) = {requested, bytes, &account};
     void* data = block + kHeader;
@@ -80,28 +95,7 @@ class CpuAllocator final : public c10::Allocator {
     std::memcpy(target, source, bytes);
   }
 
-  CpuUsage usage(const Account& account) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return {account.current, account.peak};
-  }
-
-  // Counts the peak from now on; the answer is what it was and what the account holds.
-  CpuUsage restart_peak(Account& account) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const CpuUsage before{account.current, account.peak};
-    account.peak = account.current;
-    return before;
-  }
-
-  void raise_peak(Account& account, int64_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    account.peak = std::max(account.peak, bytes);
-  }
-
-  void set_limit(Account& account, int64_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    account.limit = bytes;
-  }
+  std::mutex& mutex() { return mutex_; }
 
   int64_t cached() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -140,7 +134,7 @@ class CpuAllocator final : public c10::Allocator {
     }
   }
 
-  void* take(Account& account, size_t requested, size_t bytes) {
+  void* take(CpuAccount& account, size_t requested, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t held_after = account.current + static_cast<int64_t>(requested);
     if (account.limit > 0 && held_after > account.limit) {
@@ -201,6 +195,35 @@ class CpuAllocator final : public c10::Allocator {
   size_t cached_ = 0;
 };
 
+using Lock = std::lock_guard<std::mutex>;
+
+Usage CpuAccount::usage() const {
+  const Lock lock(CpuAllocator::instance().mutex());
+  return {current, peak};
+}
+
+Usage CpuAccount::restart_peak() {
+  const Lock lock(CpuAllocator::instance().mutex());
+  const Usage before{current, peak};
+  peak = current;
+  return before;
+}
+
+void CpuAccount::raise_peak(int64_t bytes) {
+  const Lock lock(CpuAllocator::instance().mutex());
+  peak = std::max(peak, bytes);
+}
+
+void CpuAccount::set_limit(int64_t bytes) {
+  const Lock lock(CpuAllocator::instance().mutex());
+  limit = bytes;
+}
+
+int64_t CpuAccount::limit_bytes() const {
+  const Lock lock(CpuAllocator::instance().mutex());
+  return limit;
+}
+
 }  // namespace
 
 bool is_cpu_allocator_installed() {
@@ -216,62 +239,12 @@ void install_cpu_allocator() {
 }
 
 Account& process_account() {
-  static Account* account = new Account;
+  static CpuAccount* account = new CpuAccount;
   return *account;
 }
 
 Account& make_account() {
-  return *new Account;
-}
-
-Account& current_account() {
-  return thread_account == nullptr ? process_account() : *thread_account;
-}
-
-AccountScope::AccountScope(Account& account) : before_(current_account()) {
-  thread_account = &account;
-}
-
-AccountScope::~AccountScope() {
-  thread_account = &before_;
-}
-
-CpuUsage usage(const Account& account) {
-  return CpuAllocator::instance().usage(account);
-}
-
-PeakMark::PeakMark(Account& account) : account_(account) {
-  const CpuUsage before = CpuAllocator::instance().restart_peak(account);
-  start_bytes_ = before.current_bytes;
-  outer_peak_ = before.peak_bytes;
-}
-
-PeakMark::~PeakMark() {
-  CpuAllocator::instance().raise_peak(account_, outer_peak_);
-}
-
-int64_t PeakMark::peak_bytes() const {
-  return usage(account_).peak_bytes;
-}
-
-LimitError::LimitError(int64_t asked, int64_t held, int64_t limit)
-    : Error(ExitCode::Negative,
-            cat("an allocation of ",
-                format_count(asked),
-                " bytes with ",
-                format_count(held),
-                " held would go over the limit of ",
-                format_count(limit))),
-      asked_(asked),
-      held_(held),
-      limit_(limit) {}
-
-void set_limit(Account& account, int64_t bytes) {
-  CpuAllocator::instance().set_limit(account, bytes);
-}
-
-void reset_cpu_peak() {
-  CpuAllocator::instance().restart_peak(current_account());
+  return *new CpuAccount;
 }
 
 int64_t cached_cpu_bytes() {

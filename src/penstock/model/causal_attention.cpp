@@ -102,10 +102,12 @@ void drop_sample(at::Tensor& probabilities, const Dropout& dropout, int64_t inde
   apply_dropout(sample, {dropout.share, pass, dropout.site});
 }
 
-MixedHeads attend_with_dropout(const at::Tensor& qkv,
-                               int64_t heads,
-                               const Dropout& dropout,
-                               bool keeps_all) {
+}  // namespace
+
+MixedHeads attend_by_sample(const at::Tensor& qkv,
+                            int64_t heads,
+                            const Dropout& dropout,
+                            bool keeps_all) {
   const Heads in = split_heads(qkv, heads);
   const int64_t samples = qkv.size(0);
   const int64_t tokens = qkv.size(1);
@@ -126,12 +128,11 @@ MixedHeads attend_with_dropout(const at::Tensor& qkv,
   return mixed;
 }
 
-// One sample after the other, the gradient of qkv taking its place.
-at::Tensor attend_with_dropout_backward(at::Tensor qkv,
-                                        const at::Tensor& kept_probabilities,
-                                        const at::Tensor& gradient,
-                                        int64_t heads,
-                                        const Dropout& dropout) {
+at::Tensor attend_by_sample_backward(at::Tensor qkv,
+                                     const at::Tensor& kept_probabilities,
+                                     const at::Tensor& gradient,
+                                     int64_t heads,
+                                     const Dropout& dropout) {
   const Heads all = split_heads(qkv, heads);
   const at::Tensor all_dy = as_heads(gradient, qkv, heads);
   const bool is_kept = kept_probabilities.defined();
@@ -157,10 +158,8 @@ at::Tensor attend_with_dropout_backward(at::Tensor qkv,
   return qkv;
 }
 
-}  // namespace
-
 MixedHeads attend(const at::Tensor& qkv, int64_t heads, const Dropout& dropout, bool keeps_all) {
-  return dropout.is_active() ? attend_with_dropout(qkv, heads, dropout, keeps_all)
+  return dropout.is_active() ? attend_by_sample(qkv, heads, dropout, keeps_all)
                              : attend_fused(qkv, heads);
 }
 
@@ -172,7 +171,7 @@ at::Tensor attend_backward(at::Tensor qkv,
   const int64_t rows = qkv.size(0) * qkv.size(1);
   if (dropout.is_active()) {
     mixed.values.reset();
-    return attend_with_dropout_backward(
+    return attend_by_sample_backward(
                std::move(qkv), mixed.statistics, values_gradient, heads, dropout)
         .view({rows, -1});
   }

@@ -26,4 +26,17 @@ at::Tensor attend_backward(at::Tensor qkv,
                            int64_t heads,
                            const Dropout& dropout);
 
+// One sample after the other, with the probabilities of one sample at a time: on any device, in any
+// precision, with or without dropout. What `attend` does where dropout is active.
+MixedHeads attend_by_sample(const at::Tensor& qkv,
+                            int64_t heads,
+                            const Dropout& dropout,
+                            bool keeps_all);
+// The gradient takes the place of qkv, [B, T, 3C].
+at::Tensor attend_by_sample_backward(at::Tensor qkv,
+                                     const at::Tensor& kept_probabilities,
+                                     const at::Tensor& gradient,
+                                     int64_t heads,
+                                     const Dropout& dropout);
+
 }  // namespace penstock::model

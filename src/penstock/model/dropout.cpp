@@ -6,17 +6,24 @@
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
 #include "penstock/kernels/dropout.h"
+#include "penstock/model/gpu_dropout.h"
 
 namespace penstock::model {
 
 namespace {
 
-template <typename T>
-void drop_elements(T* values, int64_t samples, int64_t per_sample, const Dropout& dropout) {
+kernels::DropoutMask first_mask(const Dropout& dropout) {
   const Pass& pass = dropout.pass;
-  using kernels::kDropoutGroup;
   const PhiloxKey key = philox_key(
       pass.seed, mix_bits(static_cast<uint64_t>(pass.step)) + static_cast<uint64_t>(pass.layer));
+  return kernels::dropout_mask(
+      key, dropout.site, static_cast<uint64_t>(pass.first_sample), dropout.share);
+}
+
+template <typename T>
+void drop_elements(T* values, int64_t samples, int64_t per_sample, const Dropout& dropout) {
+  using kernels::kDropoutGroup;
+  const kernels::DropoutMask first_sample = first_mask(dropout);
   const int64_t groups = (per_sample + kDropoutGroup - 1) / kDropoutGroup;
   at::parallel_for(0, samples * groups, 256, [&](int64_t begin, int64_t end) {
     while (begin < end) {
@@ -25,8 +32,8 @@ void drop_elements(T* values, int64_t samples, int64_t per_sample, const Dropout
       const int64_t next = std::min(end, (sample + 1) * groups);
       const int64_t first = group * kDropoutGroup;
       const int64_t count = std::min((group + next - begin) * kDropoutGroup, per_sample) - first;
-      const kernels::DropoutMask mask = kernels::dropout_mask(
-          key, dropout.site, static_cast<uint64_t>(pass.first_sample + sample), dropout.share);
+      kernels::DropoutMask mask = first_sample;
+      mask.sample += static_cast<uint64_t>(sample);
       kernels::apply_dropout(mask, first, count, values + sample * per_sample + first);
       begin = next;
     }
@@ -40,6 +47,9 @@ void apply_dropout(at::Tensor& x, const Dropout& dropout) {
     return;
   }
   PENSTOCK_CHECK(x.is_contiguous(), "dropout needs a contiguous tensor");
+  if (x.is_cuda()) {
+    return apply_gpu_dropout(x, first_mask(dropout));
+  }
   const int64_t samples = x.size(0);
   const int64_t per_sample = x.numel() / samples;
   if (x.scalar_type() == at::kFloat) {

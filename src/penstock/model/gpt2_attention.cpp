@@ -13,19 +13,6 @@ enum { kNormed, kMean, kInverseDeviation, kQkv, kMixed, kStatistics };  // Saved
 enum { kKeepAll, kWithoutNorm, kWithoutProbabilities };                 // ways; each keeps less
 enum : uint32_t { kResidualSite, kProbabilitySite };
 
-std::vector<ParameterSpec> attention_specs(const Gpt2Shape& shape, int64_t block) {
-  const std::string prefix = cat("transformer.h.", block, ".");
-  const int64_t width = shape.width;
-  std::vector<ParameterSpec> specs;
-  add_gpt2_norm(specs, prefix + "ln_1", width);
-  specs.push_back(gpt2_weight(prefix + "attn.c_attn.weight", {width, 3 * width}, kGpt2Deviation));
-  specs.push_back(gpt2_bias(prefix + "attn.c_attn.bias", 3 * width));
-  specs.push_back(
-      gpt2_weight(prefix + "attn.c_proj.weight", {width, width}, gpt2_residual_deviation(shape)));
-  specs.push_back(gpt2_bias(prefix + "attn.c_proj.bias", width));
-  return specs;
-}
-
 // The probabilities are large where dropout makes them necessary, so there is a way without them.
 std::vector<Way> attention_ways(const Gpt2Shape& shape) {
   std::vector<Way> ways{{"all"}, {"without-norm"}};
@@ -41,7 +28,7 @@ class Gpt2Attention final : public Gpt2Layer {
       : Gpt2Layer(cat("block ", block, " attention"),
                   "attention",
                   shape,
-                  attention_specs(shape, block),
+                  gpt2_attention_specs(shape, block),
                   attention_ways(shape)) {}
 
   Tensors forward(Weights weights,

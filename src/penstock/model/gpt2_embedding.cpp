@@ -10,11 +10,6 @@ namespace penstock::model {
 
 namespace {
 
-std::vector<ParameterSpec> embedding_specs(const Gpt2Shape& shape) {
-  return {gpt2_weight(kGpt2EmbeddingName, {shape.vocabulary, shape.width}, kGpt2Deviation),
-          gpt2_weight("transformer.wpe.weight", {shape.context, shape.width}, kGpt2Deviation)};
-}
-
 enum { kTokens, kPositions };
 
 template <typename T>
@@ -62,7 +57,7 @@ void require_ids(const at::Tensor& tokens, int64_t vocabulary) {
 class Gpt2Embedding final : public Gpt2Layer {
  public:
   explicit Gpt2Embedding(const Gpt2Shape& shape)
-      : Gpt2Layer("embedding", "embedding", shape, embedding_specs(shape), {{"all"}}) {}
+      : Gpt2Layer("embedding", "embedding", shape, gpt2_embedding_specs(shape), {{"all"}}) {}
 
   Tensors forward(Weights weights,
                   const Tensors& input,

@@ -14,13 +14,6 @@ namespace {
 
 enum { kNormScale, kNormShift, kTable };
 
-std::vector<ParameterSpec> head_specs(const Gpt2Shape& shape) {
-  std::vector<ParameterSpec> specs;
-  add_gpt2_norm(specs, "transformer.ln_f", shape.width);
-  specs.push_back(gpt2_weight(kGpt2EmbeddingName, {shape.vocabulary, shape.width}, kGpt2Deviation));
-  return specs;
-}
-
 // Logits that exist at a time. Each range of rows reads and writes the table's gradient once, so
 // few ranges are fast and many are small; at GPT-2's vocabulary this makes ranges of 512 rows.
 constexpr int64_t kLogitsAtOnce = int64_t{26} << 20;
@@ -31,7 +24,7 @@ int64_t rows_at_once(int64_t rows, int64_t vocabulary) {
 
 class Gpt2Head final : public Loss {
  public:
-  explicit Gpt2Head(const Gpt2Shape& shape) : shape_(shape), specs_(head_specs(shape)) {}
+  explicit Gpt2Head(const Gpt2Shape& shape) : shape_(shape), specs_(gpt2_head_specs(shape)) {}
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
@@ -91,13 +84,11 @@ class Gpt2Head final : public Loss {
         normed_gradient,
         gradients[kNormScale],
         gradients[kNormShift]);
-    return {sum, dx.view(input.sizes())};
+    return {.sum = sum, .input_gradient = dx.view(input.sizes())};
   }
 
   // A negative target does not count.
-  int64_t count(const at::Tensor& targets) const override {
-    return at::sum(targets.ge(0)).item<int64_t>();
-  }
+  int64_t count(const at::Tensor& targets) const override { return count_targets(targets); }
 
  private:
   // Calls visit(rows of `normed`, their targets) for one range of rows after the other.

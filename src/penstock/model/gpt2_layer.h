@@ -29,6 +29,7 @@ class Gpt2Layer : public Layer {
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   const std::vector<Way>& ways() const override { return ways_; }
+  bool is_random() const override { return shape_.dropout > 0; }
   std::string kind() const override {
     return cat(
         "gpt2 ", part_, " ", shape_.width, " heads ", shape_.heads, " dropout ", shape_.dropout);
@@ -79,6 +80,12 @@ inline void add_gpt2_norm(std::vector<ParameterSpec>& specs,
                    .has_weight_decay = false,
                    .is_always_float32 = true});
 }
+
+// The parameters of each part, in the order that the part takes them: gpt2_specs.cpp.
+std::vector<ParameterSpec> gpt2_embedding_specs(const Gpt2Shape& shape);
+std::vector<ParameterSpec> gpt2_attention_specs(const Gpt2Shape& shape, int64_t block);
+std::vector<ParameterSpec> gpt2_mlp_specs(const Gpt2Shape& shape, int64_t block);
+std::vector<ParameterSpec> gpt2_head_specs(const Gpt2Shape& shape);
 
 inline const char* const kGpt2EmbeddingName = "transformer.wte.weight";
 

@@ -13,26 +13,13 @@ enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // ways; each 
 
 constexpr const char* kGelu = "tanh";  // GPT-2's approximation
 
-std::vector<ParameterSpec> mlp_specs(const Gpt2Shape& shape, int64_t block) {
-  const std::string prefix = cat("transformer.h.", block, ".");
-  const int64_t width = shape.width;
-  std::vector<ParameterSpec> specs;
-  add_gpt2_norm(specs, prefix + "ln_2", width);
-  specs.push_back(gpt2_weight(prefix + "mlp.c_fc.weight", {width, 4 * width}, kGpt2Deviation));
-  specs.push_back(gpt2_bias(prefix + "mlp.c_fc.bias", 4 * width));
-  specs.push_back(gpt2_weight(
-      prefix + "mlp.c_proj.weight", {4 * width, width}, gpt2_residual_deviation(shape)));
-  specs.push_back(gpt2_bias(prefix + "mlp.c_proj.bias", width));
-  return specs;
-}
-
 class Gpt2Mlp final : public Gpt2Layer {
  public:
   Gpt2Mlp(const Gpt2Shape& shape, int64_t block)
       : Gpt2Layer(cat("block ", block, " mlp"),
                   "mlp",
                   shape,
-                  mlp_specs(shape, block),
+                  gpt2_mlp_specs(shape, block),
                   {{"all"}, {"without-gelu"}, {"without-gelu-norm"}}) {}
 
   Tensors forward(Weights weights,

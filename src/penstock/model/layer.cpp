@@ -1,5 +1,7 @@
 #include "penstock/model/layer.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 namespace penstock::model {
@@ -18,6 +20,15 @@ int64_t TensorShape::bytes() const {
     product *= size;
   }
   return product;
+}
+
+int64_t count_targets(const at::Tensor& targets) {
+  if (!targets.is_cpu() || !targets.is_contiguous()) {
+    return at::sum(targets.ge(0)).item<int64_t>();
+  }
+  // A plain loop: to wake threads for so little takes longer, and a GPU waits for it.
+  const int64_t* values = targets.const_data_ptr<int64_t>();
+  return std::count_if(values, values + targets.numel(), [](int64_t value) { return value >= 0; });
 }
 
 }  // namespace penstock::model

@@ -26,6 +26,12 @@ struct ParameterSpec {
   bool has_weight_decay = true;    // biases and norms have none
   bool is_always_float32 = false;  // handed to the layer in float32 whatever the compute precision
   at::Tensor given;                // for Given
+  // Zeros behind it in the flat buffers of weights and gradients, so that a product may take more
+  // rows than there are: libraries are fast only where sizes are multiples of 8.
+  int64_t padding = 0;
+  // GPU: the layer that goes backward first overwrites this gradient where it is still empty (see
+  // device::GpuContext::mark_empty), so it need not be cleared.
+  bool is_gradient_overwritten = false;
 
   int64_t count() const;
 };
@@ -86,6 +92,10 @@ class Layer {
   // Layers of one kind cost the same for the same input. Empty: alone of its kind.
   virtual std::string kind() const { return ""; }
 
+  // Whether its results depend on the pass beside weights and input: a step with such layers cannot
+  // be recorded and replayed.
+  virtual bool is_random() const { return true; }
+
   // At least one; the first keeps most and goes backward fastest.
   virtual const std::vector<Way>& ways() const = 0;
 
@@ -129,7 +139,9 @@ class Loss {
                           const at::Tensor& targets) const = 0;
 
   struct Result {
-    double sum = 0;             // of the losses, not scaled
+    double sum = 0;  // of the losses, not scaled
+    // Where the sum will be once the device has been waited for; then `sum` means nothing.
+    const double* pending_sum = nullptr;
     at::Tensor input_gradient;  // of scale * sum
   };
   // Adds the parameters' gradients of scale * sum to `gradients`.
@@ -142,5 +154,8 @@ class Loss {
   // How many targets count: the divisor that turns a sum into a mean.
   virtual int64_t count(const at::Tensor& targets) const = 0;
 };
+
+// Targets that are not negative, which is how a token target counts.
+int64_t count_targets(const at::Tensor& targets);
 
 }  // namespace penstock::model

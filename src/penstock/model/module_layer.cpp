@@ -125,10 +125,10 @@ class ModuleLayer final : public Layer {
     PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
                    "call memory::install_cpu_allocator() before asking a module for its size");
     const Tensors zeros{at::zeros(input.sizes, input.type)};
-    const int64_t before = memory::cpu_usage().current_bytes;
+    const int64_t before = memory::usage().current_bytes;
     Saved saved;
     const Tensors output = forward(weights, zeros, Pass{}, &saved);
-    const int64_t kept = memory::cpu_usage().current_bytes - before;
+    const int64_t kept = memory::usage().current_bytes - before;
     return {{output[0].sizes().vec(), output[0].scalar_type()}, kept};
   }
 
@@ -176,7 +176,7 @@ class FunctionLoss final : public Loss {
     const at::Tensor leaf = input.detach().set_requires_grad(true);
     const at::Tensor sum = function_(leaf, targets);
     const auto gradients = torch::autograd::grad({sum}, {leaf}, {at::full_like(sum, scale)});
-    return {sum.item<double>(), gradients[0]};
+    return {.sum = sum.item<double>(), .input_gradient = gradients[0]};
   }
 
   int64_t count(const at::Tensor& targets) const override {

@@ -9,6 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
+#include "penstock/model/gpu_gradients.h"
 
 namespace penstock::model {
 
@@ -53,10 +54,24 @@ void fill_normal(const at::Tensor& weight,
   });
 }
 
+// Fills on the CPU, wherever the weight lies: the same bits on every device.
+template <typename Fill>
+void set_weight(const Parameter& parameter, const Fill& fill) {
+  if (parameter.weight.is_cpu()) {
+    return fill(parameter.weight);
+  }
+  const at::Tensor staged = at::empty(parameter.weight.sizes(), at::kFloat);
+  fill(staged);
+  at::Tensor(parameter.weight).copy_(staged);
+}
+
 }  // namespace
 
-Parameters::Parameters(const Chain& chain, at::ScalarType compute_type, uint64_t seed)
-    : compute_type_(compute_type) {
+Parameters::Parameters(const Chain& chain,
+                       at::ScalarType compute_type,
+                       uint64_t seed,
+                       const device::Device& device)
+    : device_(device), compute_type_(compute_type) {
   const c10::NoGradGuard no_grad;
   place(chain.parameters());
   initialise(seed);
@@ -76,17 +91,25 @@ Parameters::Parameters(const Chain& chain, at::ScalarType compute_type, uint64_t
   collect(chain.loss().parameters());
 }
 
+Parameters::~Parameters() {
+  if (device_.is_gpu()) {
+    forget_gpu_gradients(*this);
+  }
+}
+
 void Parameters::place(const std::vector<ParameterSpec>& specs) {
   int64_t total = 0;
   for (const ParameterSpec& spec : specs) {
     all_.push_back({.spec = spec, .offset = total});
     index_[spec.name] = all_.size() - 1;
     count_ += spec.count();
-    total += round_up(spec.count());
+    total += round_up(spec.count() + spec.padding);
   }
-  weights_ = at::zeros({total}, at::kFloat);
-  gradients_ = at::zeros({total}, at::kFloat);
-  compute_ = compute_type_ == at::kFloat ? weights_ : at::zeros({total}, compute_type_);
+  const at::TensorOptions options = at::TensorOptions(device_.where).dtype(at::kFloat);
+  weights_ = at::zeros({total}, options);
+  gradients_ = at::zeros({total}, options);
+  compute_ =
+      compute_type_ == at::kFloat ? weights_ : at::zeros({total}, options.dtype(compute_type_));
   for (Parameter& parameter : all_) {
     const auto view = [&](const at::Tensor& flat) {
       return flat.narrow(0, parameter.offset, parameter.spec.count()).view(parameter.spec.shape);
@@ -106,7 +129,9 @@ void Parameters::initialise(uint64_t seed) {
         at::Tensor(parameter.weight).fill_(1);
         break;
       case ParameterSpec::Init::Normal:
-        fill_normal(parameter.weight, parameter.spec.deviation, seed, parameter.spec.name);
+        set_weight(parameter, [&](const at::Tensor& weight) {
+          fill_normal(weight, parameter.spec.deviation, seed, parameter.spec.name);
+        });
         break;
       case ParameterSpec::Init::Given:
         at::Tensor(parameter.weight).copy_(parameter.spec.given);
@@ -123,7 +148,17 @@ const Parameter* Parameters::find(const std::string& name) const {
 
 void Parameters::zero_gradients() {
   const c10::NoGradGuard no_grad;
-  gradients_.zero_();
+  if (device_.is_gpu()) {
+    empty_gpu_gradients(*this);
+  } else {
+    gradients_.zero_();
+  }
+}
+
+void Parameters::complete_gradients() {
+  if (device_.is_gpu()) {
+    complete_gpu_gradients(*this);
+  }
 }
 
 void Parameters::refresh_compute() {

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/kernels/optimizers.h"
 #include "penstock/model/parameters.h"
+#include "penstock/optim/gpu_optimizer.h"
 
 namespace penstock::optim {
 
@@ -37,6 +38,8 @@ void for_each_range(model::Parameters& parameters, double gradient_scale, const 
   }
 }
 
+}  // namespace
+
 kernels::AdamSettings adam_settings(const config::TrainOptions& train,
                                     const Rate& rate,
                                     int64_t step) {
@@ -52,6 +55,8 @@ kernels::AdamSettings adam_settings(const config::TrainOptions& train,
           .bias_correction1 = static_cast<float>(1 - std::pow(beta1, t)),
           .bias_correction2 = static_cast<float>(1 - std::pow(train.beta2, t))};
 }
+
+namespace {
 
 class AdamW final : public Optimizer {
  public:
@@ -183,6 +188,9 @@ class Lamb final : public Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters) {
+  if (parameters.device().is_gpu()) {
+    return make_gpu_optimizer(train, parameters);
+  }
   if (train.optimizer == "adamw") {
     return std::make_unique<AdamW>(train, parameters);
   }
@@ -193,7 +201,23 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
   return std::make_unique<Lamb>(train, parameters);
 }
 
+void Optimizer::update(model::Parameters& parameters, const UpdateSettings& settings) {
+  const double norm = gradient_norm(parameters) / settings.loss_scale;
+  updated_ = {norm, std::isfinite(norm)};
+  if (updated_.was_applied) {
+    step(parameters, settings.rate, clip_scale(norm, settings.clip) / settings.loss_scale);
+    parameters.refresh_compute();
+  }
+}
+
+Updated Optimizer::updated() {
+  return updated_;
+}
+
 double flat_norm(const at::Tensor& flat) {
+  if (flat.is_cuda()) {
+    return at::linalg_vector_norm(flat).item<double>();
+  }
   const float* values = flat.data_ptr<float>();
   const int64_t blocks = (flat.numel() + kNormBlock - 1) / kNormBlock;
   std::vector<double> sums(static_cast<size_t>(blocks));

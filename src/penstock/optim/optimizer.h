@@ -23,9 +23,25 @@ struct StateBuffer {
   at::Tensor flat;   // float32
 };
 
+struct UpdateSettings {
+  Rate rate;
+  double clip = 0;        // largest norm of the gradients; 0: none
+  double loss_scale = 1;  // the gradients are this many times too large
+};
+
+struct Updated {
+  double norm = 0;          // of the gradients, before clipping and without the loss scale
+  bool was_applied = true;  // false: the norm is not finite, and nothing was changed
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+
+  // What a program's step does: the gradients' norm, clipping, the step, the compute copies. On a GPU
+  // this only starts it; `updated` is right once the device has been waited for.
+  virtual void update(model::Parameters& parameters, const UpdateSettings& settings);
+  virtual Updated updated();
 
   // Moves the weights by the gradients times `gradient_scale`. Does not clear the gradients, and
   // leaves compute copies to Parameters::refresh_compute.
@@ -38,6 +54,9 @@ class Optimizer {
  protected:
   std::vector<StateBuffer> state_;
   int64_t steps_done_ = 0;
+
+ private:
+  Updated updated_;
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,

@@ -1,5 +1,6 @@
 #include "penstock/profile/profile.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
+#include "penstock/device/stopwatch.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
@@ -28,16 +30,18 @@ struct Measured {
   int64_t working_bytes = 0;
   int64_t left_bytes = 0;
 
+  std::vector<std::pair<int64_t, int64_t>> marks;  // of runs whose time is not known yet
+
   // Throws LimitError when the work does not fit; working_bytes is then what it would have held.
   template <typename Work>
-  auto time(const Work& work) {
+  auto time(device::Stopwatch& stopwatch, const Work& work) {
     const memory::PeakMark mark;
     try {
-      const Clock::time_point began = Clock::now();
-      auto result = work();
-      timings.add(std::chrono::duration<double>(Clock::now() - began).count());
+      const int64_t began = stopwatch.mark();
+      auto result = memory::refuse_over_limit(work);
+      marks.emplace_back(began, stopwatch.mark());
       working_bytes = std::max(working_bytes, mark.peak_bytes() - mark.start_bytes());
-      left_bytes = std::max(left_bytes, memory::cpu_usage().current_bytes - mark.start_bytes());
+      left_bytes = std::max(left_bytes, memory::usage().current_bytes - mark.start_bytes());
       return result;
     } catch (const memory::LimitError& error) {
       const int64_t wanted = error.held_bytes() + error.asked_bytes() - mark.start_bytes();
@@ -45,7 +49,20 @@ struct Measured {
       throw;
     }
   }
+
+  void collect(const device::Stopwatch& stopwatch) {
+    for (const auto& [began, ended] : marks) {
+      timings.add(stopwatch.seconds(began, ended));
+    }
+    marks.clear();
+  }
 };
+
+// What a tensor of so many bytes occupies.
+int64_t held_bytes(const model::Parameters& parameters, int64_t bytes) {
+  constexpr int64_t kGpuUnit = 512;  // of LibTorch's caching allocator
+  return parameters.device().is_gpu() ? (bytes + kGpuUnit - 1) / kGpuUnit * kGpuUnit : bytes;
+}
 
 struct WayMeasured {
   Measured forward, backward, recompute;
@@ -56,6 +73,7 @@ struct LayerMeasured {
   model::TensorShape input, output;
   Measured dropping;
   std::vector<WayMeasured> ways;
+  int64_t count = 0;  // how many layers of the chain it stands for
 };
 
 // What never ran to its end, for the limit, has no seconds; no plan can use it.
@@ -67,10 +85,13 @@ double seconds_or(const Measured& measured, double guess) {
 // all, so that measuring needs little more memory than the layer at hand.
 class Activations {
  public:
-  Activations(int64_t most_elements, at::ScalarType type) {
-    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
-    buffer_ = at::empty({most_elements}, type);
-    buffer_.normal_(0, 1, generator);
+  Activations(int64_t most_elements, at::ScalarType type, c10::Device where) {
+    buffer_ = at::empty({most_elements}, at::TensorOptions(where).dtype(type));
+    if (where.is_cpu()) {
+      buffer_.normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1));
+    } else {
+      buffer_.normal_();
+    }
   }
 
   at::Tensor view(const model::TensorShape& shape) const {
@@ -94,31 +115,41 @@ class Profiler {
            model::Parameters& parameters,
            const at::Tensor& inputs,
            const at::Tensor& targets)
-      : chain_(chain), parameters_(parameters), inputs_(inputs), targets_(targets) {
+      : chain_(chain),
+        parameters_(parameters),
+        inputs_(inputs.to(parameters.device().where)),
+        targets_(targets.to(parameters.device().where)),
+        stopwatch_(device::make_stopwatch(parameters.device().where)) {
     find_kinds();
-    activations_ = std::make_unique<Activations>(most_elements_, parameters.compute_type());
+    activations_ = std::make_unique<Activations>(
+        most_elements_, parameters.compute_type(), parameters.device().where);
   }
 
   void run_round(const std::function<void()>& step) {
     for (LayerMeasured& layer : layers_) {
-      unless_over_limit([&] { measure_dropping(layer); });
-      for (size_t way = 0; way < layer.ways.size(); ++way) {
-        unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
+      for (int64_t i = 0; i < repeats(layer); ++i) {
+        unless_over_limit([&] { measure_dropping(layer); });
+        for (size_t way = 0; way < layer.ways.size(); ++way) {
+          unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
+        }
       }
     }
     unless_over_limit([&] { measure_loss(); });
-    clear_.time([&] {
+    clear_.time(*stopwatch_, [&] {
       parameters_.zero_gradients();
       return 0;
     });
     if (step) {
       unless_over_limit([&] {
-        step_.time([&] {
+        step_.time(*stopwatch_, [&] {
           step();
           return 0;
         });
       });
     }
+    stopwatch_->wait();
+    for_each(*this, [&](Measured& one) { one.collect(*stopwatch_); });
+    stopwatch_->restart();
   }
 
   // Whether every median is known to that share of itself, or to a thousandth of the whole: what
@@ -175,9 +206,21 @@ class Profiler {
                           const LayerMeasured& measured,
                           int32_t index) const;
 
+  int64_t held_bytes(int64_t bytes) const {
+    return penstock::profile::held_bytes(parameters_, bytes);
+  }
+
+  // On a GPU a round has something of a step's mix of work, for the mix decides the clock.
+  int64_t repeats(const LayerMeasured& layer) const {
+    return parameters_.device().is_gpu() ? std::clamp<int64_t>(layer.count / 6, 1, 6) : 1;
+  }
+
   // In a step every layer meets cold caches: since its last turn all the others have run. Only what
-  // its neighbour has just made is warm.
+  // its neighbour has just made is warm. A GPU's cache is small next to what a layer moves.
   void cool_caches(const at::Tensor& warm) const {
+    if (parameters_.device().is_gpu()) {
+      return;
+    }
     static_cast<void>(at::sum(parameters_.flat_weights()));
     static_cast<void>(at::sum(parameters_.flat_gradients()));
     static_cast<void>(at::sum(warm));
@@ -189,7 +232,8 @@ class Profiler {
 
   const model::Chain& chain_;
   model::Parameters& parameters_;
-  const at::Tensor &inputs_, &targets_;
+  at::Tensor inputs_, targets_;
+  std::unique_ptr<device::Stopwatch> stopwatch_;
   std::vector<size_t> kind_of_;  // layer of the chain -> index into layers_
   std::vector<LayerMeasured> layers_;
   int64_t most_elements_ = 1;
@@ -214,6 +258,7 @@ void Profiler::find_kinds() {
       }
       most_elements_ = std::max(most_elements_, elements);
     }
+    ++layers_[place->second].count;
     kind_of_.push_back(place->second);
     shape = layers_[place->second].output;
   }
@@ -222,7 +267,7 @@ void Profiler::find_kinds() {
 void Profiler::measure_dropping(LayerMeasured& layer) {
   const model::Tensors input = input_of(layer);
   cool_caches(input[0]);
-  layer.dropping.time([&] {
+  layer.dropping.time(*stopwatch_, [&] {
     return chain_.layer(layer.index)
         .forward(parameters_.weights_of(layer.index), input, {.layer = layer.index}, nullptr);
   });
@@ -240,19 +285,21 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
     unless_over_limit([&] {
       model::Saved saved{.way = way, .without_output = true};
       cool_caches(input[0]);
-      costs.recompute.time(
-          [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+      costs.recompute.time(*stopwatch_, [&] {
+        return layer.forward(parameters_.weights_of(index), input, pass, &saved);
+      });
     });
   }
   model::Saved saved{.way = way};
   cool_caches(input[0]);
-  model::Tensors output = costs.forward.time(
-      [&] { return layer.forward(parameters_.weights_of(index), input, pass, &saved); });
+  model::Tensors output = costs.forward.time(*stopwatch_, [&] {
+    return layer.forward(parameters_.weights_of(index), input, pass, &saved);
+  });
   if (!needs_output) {
     output.clear();  // as in the step, where its reader has gone backward by now
   }
   cool_caches(gradient[0]);
-  costs.backward.time([&] {
+  costs.backward.time(*stopwatch_, [&] {
     return layer.backward(parameters_.weights_of(index),
                           parameters_.gradients_of(index),
                           input,
@@ -268,7 +315,7 @@ void Profiler::measure_loss() {
   const double scale =
       1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
   cool_caches(input);
-  loss_.time([&] {
+  loss_.time(*stopwatch_, [&] {
     return chain_.loss().backward(
         parameters_.weights_of(last), parameters_.gradients_of(last), input, targets_, scale);
   });
@@ -288,7 +335,7 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
                                   int32_t index) const {
   const WayMeasured& way = measured.ways[static_cast<size_t>(index)];
   const model::Way& named = layer.ways()[static_cast<size_t>(index)];
-  const int64_t output = measured.output.bytes();
+  const int64_t output = held_bytes(measured.output.bytes());
   // A layer may hand its input on as its output; and a forward that went over the limit left nothing
   // to count, so what it wanted stands for it.
   const bool has_run = !way.forward.timings.is_empty();
@@ -304,7 +351,8 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
       .backward_s = seconds_or(way.backward, 2 * forward_s),
       .saved_bytes = saved,
       .forward_extra_bytes = extra(way.forward, saved),
-      .backward_extra_bytes = has_run ? way.backward.working_bytes - measured.input.bytes() : 0,
+      .backward_extra_bytes =
+          has_run ? way.backward.working_bytes - held_bytes(measured.input.bytes()) : 0,
       .needs_output = named.needs_output,
       .recompute_s = forward_s,
       .recompute_extra_bytes = extra(way.forward, saved)};
@@ -318,11 +366,11 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
 plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& counted) const {
   const model::Layer& layer = chain_.layer(index);
   const LayerMeasured& measured = layers_[kind_of_[static_cast<size_t>(index)]];
-  const int64_t output = measured.output.bytes();
+  const int64_t output = held_bytes(measured.output.bytes());
   plan::LayerCost cost{
       .name = layer.name(),
       .kind = layer.kind(),
-      .input_bytes = measured.input.bytes(),
+      .input_bytes = held_bytes(measured.input.bytes()),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
       .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
@@ -346,7 +394,7 @@ plan::CostTable Profiler::table(bool has_step) const {
       .extra_bytes = std::max<int64_t>(0, loss_.working_bytes - table.layers.back().output_bytes),
       .parameter_bytes = bytes,
       .gradient_bytes = bytes};
-  table.target_bytes = static_cast<int64_t>(targets_.nbytes());
+  table.target_bytes = held_bytes(static_cast<int64_t>(targets_.nbytes()));
   table.clear_s = clear_.timings.median();
   if (has_step) {
     table.step_s = step_.timings.median();
@@ -375,7 +423,9 @@ plan::CostTable measure(const model::Chain& chain,
   PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
                  "call memory::install_cpu_allocator() before measuring a chain");
   Profiler profiler(chain, parameters, inputs, targets);
+  device::set_timing(parameters.device(), true);
   profiler.run_round(options.step);  // whatever is made once is made now
+  device::set_timing(parameters.device(), false);
   if (options.only_bytes) {
     profiler.forget();
     profiler.run_round(options.step);
@@ -383,8 +433,13 @@ plan::CostTable measure(const model::Chain& chain,
     clear_seconds(table);
     return table;
   }
+  Clock::time_point began = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  while (parameters.device().is_gpu() && elapsed() < options.warm_seconds && !was_interrupted()) {
+    profiler.run_round(options.step);
+  }
   profiler.forget();
-  const Clock::time_point began = Clock::now();
+  began = Clock::now();
   for (int round = 1; round <= options.most_rounds; ++round) {
     if (was_interrupted()) {
       throw Error(ExitCode::Negative,
@@ -394,8 +449,7 @@ plan::CostTable measure(const model::Chain& chain,
     if (options.on_round) {
       options.on_round(round, options.most_rounds);
     }
-    const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
-    const bool is_enough = profiler.is_stable(options.stable) || seconds > options.most_seconds;
+    const bool is_enough = profiler.is_stable(options.stable) || elapsed() > options.most_seconds;
     if (round >= options.least_rounds && is_enough) {
       break;
     }
@@ -413,17 +467,19 @@ plan::CostTable sizes_of(const model::Chain& chain,
     const model::Layer& layer = chain.layer(i);
     const model::LayerSize size = layer.size_for(shape, parameters.compute_type());
     const bool needs_output = layer.ways().front().needs_output;
-    table.layers.push_back({.name = layer.name(),
-                            .kind = layer.kind(),
-                            .input_bytes = shape.bytes(),
-                            .output_bytes = size.output.bytes(),
-                            .ways = {{.name = layer.ways().front().name,
-                                      .saved_bytes = std::max(size.kept_bytes, size.output.bytes()),
-                                      .needs_output = needs_output}}});
+    table.layers.push_back(
+        {.name = layer.name(),
+         .kind = layer.kind(),
+         .input_bytes = held_bytes(parameters, shape.bytes()),
+         .output_bytes = held_bytes(parameters, size.output.bytes()),
+         .ways = {
+             {.name = layer.ways().front().name,
+              .saved_bytes = std::max(size.kept_bytes, held_bytes(parameters, size.output.bytes())),
+              .needs_output = needs_output}}});
     shape = size.output;
   }
   table.loss.name = chain.loss().name();
-  table.target_bytes = static_cast<int64_t>(targets.nbytes());
+  table.target_bytes = held_bytes(parameters, static_cast<int64_t>(targets.nbytes()));
   return table;
 }
 

@@ -21,6 +21,9 @@ struct ProfileOptions {
   int most_rounds = 40;
   double most_seconds = 20;  // no further round after these, once there were least_rounds
   double stable = 0.01;      // a median is stable when its error is this share of it
+  // GPU: rounds for these seconds come first and do not count. A GPU at work falls to the clock that
+  // its power limit allows, and a step runs at that clock.
+  double warm_seconds = 3;
 
   // The optimizer's step, to be timed as it is. Nothing: left out of the table.
   std::function<void()> step = nullptr;

@@ -1,6 +1,6 @@
 #include "penstock/run/executor.h"
 
-#include <chrono>
+#include <cstring>
 
 #include <ATen/ATen.h>
 
@@ -16,17 +16,15 @@ using program::Instruction;
 using program::Op;
 using program::ValueId;
 using program::ValueKind;
-using Clock = std::chrono::steady_clock;
 
 // The state of one run.
 struct Executor::Step {
   const StepInput& input;
   const Update& update;
   std::vector<Slot> slots;
-  std::vector<double> loss_sums;  // by micro-batch
+  std::vector<model::Loss::Result> losses;  // by micro-batch; their gradients have moved on
   int64_t samples_each = 0;
-  double scale = 1;
-  double loss = 0;
+  double scale = 1;  // of each target's loss in the mean
 
   Slot& slot(ValueId id) { return slots[static_cast<size_t>(id)]; }
   const Slot& slot(ValueId id) const { return slots[static_cast<size_t>(id)]; }
@@ -52,7 +50,11 @@ const program::RankProgram& sound_rank(const program::Program& program) {
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters)
-    : program_(program), rank_(sound_rank(program)), chain_(chain), parameters_(parameters) {
+    : program_(program),
+      rank_(sound_rank(program)),
+      chain_(chain),
+      parameters_(parameters),
+      stopwatch_(device::make_stopwatch(parameters.device().where)) {
   PENSTOCK_CHECK(program.ranks.size() == 1 && program.loss_index() == chain.size(),
                  "a program of ",
                  program.ranks.size(),
@@ -63,6 +65,8 @@ Executor::Executor(const program::Program& program,
 }
 
 double Executor::run(const StepInput& input, const Update& update) {
+  PENSTOCK_CHECK(!parameters_.device().is_gpu() || program_.micro_batches <= 16384,
+                 "a GPU has room for the losses of 16384 micro-batches");
   const int64_t samples = input.inputs.size(0);
   PENSTOCK_CHECK(
       input.micro_batches == program_.micro_batches && samples % program_.micro_batches == 0,
@@ -75,28 +79,113 @@ double Executor::run(const StepInput& input, const Update& update) {
   Step step{.input = input,
             .update = update,
             .slots = std::vector<Slot>(rank_.values.size()),
-            .loss_sums = std::vector<double>(static_cast<size_t>(program_.micro_batches)),
+            .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
             .scale = 1.0 / static_cast<double>(count)};
-  // Each micro-batch has tensors of its own, so that the program's frees free them.
-  for (const ValueId id : rank_.given) {
-    const program::Value& value = rank_.values[static_cast<size_t>(id)];
-    const at::Tensor& whole = value.kind == ValueKind::Targets ? input.targets : input.inputs;
-    step.slot(id).tensors = {
-        whole.narrow(0, value.micro_batch * step.samples_each, step.samples_each).clone()};
+  give_inputs(step);
+  // Everything up to the update can be recorded; the update's settings change from step to step.
+  const size_t update_at = rank_.instructions.size() - 1;
+  const bool is_recordable = uses_graph_ && !watcher_ && rank_.instructions.back().op == Op::Step;
+  if (is_recordable && has_run_) {
+    run_recorded(step);
+  } else {
+    begin_record();
+    run_instructions(0, update_at, step);
   }
+  run_instructions(update_at, update_at + 1, step);
+  has_run_ = true;
+  finish_record();
+  // In the order of the micro-batches, whatever order they ran in.
+  double loss = 0;
+  for (const model::Loss::Result& one : step.losses) {
+    loss += one.pending_sum == nullptr ? one.sum : *one.pending_sum;
+  }
+  return loss * step.scale;
+}
 
-  begin_record();
+// Each micro-batch has tensors of its own, so that the program's frees free them.
+void Executor::give_inputs(Step& step) {
+  for (size_t i = 0; i < rank_.given.size(); ++i) {
+    const program::Value& value = rank_.values[static_cast<size_t>(rank_.given[i])];
+    const at::Tensor& whole =
+        value.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
+    const at::Tensor part =
+        whole.narrow(0, value.micro_batch * step.samples_each, step.samples_each);
+    step.slot(rank_.given[i]).tensors = {
+        parameters_.device().is_gpu() && part.is_cpu() ? upload(i, part) : part.clone()};
+  }
+}
+
+// By way of pinned memory, from which a copy to the device needs no waiting. The memory can be used
+// again at the next step, for every step ends with the device's work done.
+at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
+  staged_inputs_.resize(rank_.given.size());
+  graph_inputs_.resize(rank_.given.size());
+  at::Tensor& staged = staged_inputs_[given];
+  if (!staged.defined()) {
+    staged = at::empty(part.sizes(), part.options().pinned_memory(true));
+  }
+  std::memcpy(staged.data_ptr(), part.contiguous().const_data_ptr(), part.nbytes());
+  at::Tensor& fixed = graph_inputs_[given];
+  if (uses_graph_ && fixed.defined()) {
+    return fixed.copy_(staged, /*non_blocking=*/true);
+  }
+  const at::Tensor made = staged.to(parameters_.device().where, /*non_blocking=*/true);
+  if (uses_graph_) {
+    fixed = made;
+  }
+  return made;
+}
+
+void Executor::run_recorded(Step& step) {
+  const double scale = step.scale * step.input.loss_scale;
+  if (!graph_ || graph_scale_ != scale) {
+    graph_.reset();
+    graph_ = device::make_step_graph(parameters_.device());
+    begin_record();
+    try {
+      graph_->begin();
+      stopwatch_->restart();
+      stopwatch_->mark();
+      run_instructions(0, rank_.instructions.size() - 1, step);
+      graph_->end();
+    } catch (...) {
+      graph_.reset();
+      throw;
+    }
+    graph_scale_ = scale;
+    graph_losses_ = step.losses;
+  } else {
+    // Its memory is that of the step that was recorded; the last two points are the update's.
+    program::RankTimeline& record = measured_.ranks.front();
+    record.spans.clear();
+    record.busy_seconds.clear();
+    record.memory.resize(record.memory.size() - 2);
+    step.losses = graph_losses_;
+    stopwatch_->restart(static_cast<int64_t>(rank_.instructions.size()));
+  }
+  graph_->replay();
+}
+
+void Executor::use_graph() {
+  for (int64_t i = 0; i < chain_.size(); ++i) {
+    PENSTOCK_CHECK(!chain_.layer(i).is_random(), "a step with random layers cannot be recorded");
+  }
+  uses_graph_ = parameters_.device().is_gpu();
+}
+
+void Executor::release_graph() {
+  graph_.reset();
+}
+
+void Executor::run_instructions(size_t first, size_t end, Step& step) {
   program::RankTimeline& record = measured_.ranks.front();
-  const Clock::time_point began = Clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
-  double now = 0;
-  for (size_t i = 0; i < rank_.instructions.size(); ++i) {
+  for (size_t i = first; i < end; ++i) {
     const Instruction& instruction = rank_.instructions[i];
     const int32_t index = static_cast<int32_t>(i);
     const memory::PeakMark mark;
     try {
-      execute(instruction, step);
+      memory::refuse_over_limit([&] { execute(instruction, step); });
     } catch (const memory::LimitError& error) {
       fail_limit(index, error.what());
     }
@@ -106,19 +195,31 @@ double Executor::run(const StepInput& input, const Update& update) {
     for (const ValueId id : instruction.frees) {
       step.slot(id) = {};
     }
-    const double end = seconds();
-    record.spans.push_back({index, now, end});
-    record.busy_seconds[instruction.resource] += end - now;
-    record.memory.push_back({now, mark.peak_bytes()});
-    record.memory.push_back({end, memory::cpu_usage().current_bytes});
-    if (mark.peak_bytes() > record.peak_bytes) {
-      record.peak_bytes = mark.peak_bytes();
+    stopwatch_->mark();
+    const memory::Usage held = memory::usage();
+    record.memory.push_back({0, held.peak_bytes});
+    record.memory.push_back({0, held.current_bytes});
+    if (held.peak_bytes > record.peak_bytes) {
+      record.peak_bytes = held.peak_bytes;
       record.peak_instruction = index;
     }
+  }
+}
+
+// Waits for the device; only then are the times of its marks known.
+void Executor::finish_record() {
+  stopwatch_->wait();
+  program::RankTimeline& record = measured_.ranks.front();
+  double now = 0;
+  for (size_t i = 0; i < rank_.instructions.size(); ++i) {
+    const double end = stopwatch_->seconds(0, static_cast<int64_t>(i) + 1);
+    record.spans.push_back({static_cast<int32_t>(i), now, end});
+    record.busy_seconds[rank_.instructions[i].resource] += end - now;
+    record.memory[2 * i + 1].seconds = now;
+    record.memory[2 * i + 2].seconds = end;
     now = end;
   }
   measured_.seconds = now;
-  return step.loss;
 }
 
 void Executor::begin_record() {
@@ -126,8 +227,10 @@ void Executor::begin_record() {
   program::RankTimeline& record = measured_.ranks.front();
   record.spans.reserve(rank_.instructions.size());
   record.memory.reserve(2 * rank_.instructions.size() + 1);
-  record.peak_bytes = memory::cpu_usage().current_bytes;
+  record.peak_bytes = memory::usage().current_bytes;
   record.memory.push_back({0, record.peak_bytes});
+  stopwatch_->restart();
+  stopwatch_->mark();
 }
 
 void Executor::execute(const Instruction& instruction, Step& step) {
@@ -143,12 +246,7 @@ void Executor::execute(const Instruction& instruction, Step& step) {
     case Op::Drop:
       return;  // its frees are all it does
     case Op::Step:
-      // In the order of the micro-batches, whatever order they ran in.
-      for (const double sum : step.loss_sums) {
-        step.loss += sum;
-      }
-      step.loss *= step.scale;
-      return step.update(step.loss);
+      return step.update();
   }
 }
 
@@ -188,9 +286,9 @@ void Executor::loss(const Instruction& instruction, Step& step) {
                                                       parameters_.gradients_of(last),
                                                       input.tensors[0],
                                                       targets.tensors[0],
-                                                      step.scale);
-  step.loss_sums[static_cast<size_t>(instruction.micro_batch)] = result.sum;
+                                                      step.scale * step.input.loss_scale);
   step.slot(instruction.makes[0]).tensors = {std::move(result.input_gradient)};
+  step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
 
 void Executor::backward(const Instruction& instruction, Step& step) {

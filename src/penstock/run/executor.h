@@ -3,8 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "penstock/device/step_graph.h"
+#include "penstock/device/stopwatch.h"
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
 #include "penstock/run/plain_step.h"
@@ -26,11 +29,19 @@ class Executor {
            const model::Chain& chain,
            model::Parameters& parameters);
 
-  // What the program's step does, given the mean loss of the batch.
-  using Update = std::function<void(double loss)>;
+  // GPU: from the second step on, everything but the update is one recorded graph. Only for chains
+  // without random layers (checked).
+  void use_graph();
+  // Gives up what a recorded step holds on to: for other work that needs the memory. It is recorded
+  // again at the next step.
+  void release_graph();
+  bool has_graph() const { return graph_ != nullptr; }
+
+  // What the program's step does. On a GPU it may return before the device has done it.
+  using Update = std::function<void()>;
 
   // One training step. The batch has as many micro-batches as the program. Returns the mean loss
-  // over all targets that count. Throws Error (exit code 1) when an allocation would break the
+  // over all targets that count, once the device has done everything. Throws Error (exit code 1) when an allocation would break the
   // account's limit; weights are then as before, gradients are not.
   double run(const StepInput& input, const Update& update);
 
@@ -55,13 +66,26 @@ class Executor {
   program::ValueId find(const std::vector<program::ValueId>& ids,
                         program::ValueKind kind,
                         int32_t layer) const;
+  void run_instructions(size_t first, size_t end, Step& step);
+  void run_recorded(Step& step);
+  void give_inputs(Step& step);
+  at::Tensor upload(size_t given, const at::Tensor& part);
   void begin_record();
+  void finish_record();
   [[noreturn]] void fail_limit(int32_t index, const char* what) const;
 
   const program::Program& program_;
   const program::RankProgram& rank_;
   const model::Chain& chain_;
   model::Parameters& parameters_;
+  std::unique_ptr<device::Stopwatch> stopwatch_;
+  bool uses_graph_ = false;
+  bool has_run_ = false;
+  std::unique_ptr<device::StepGraph> graph_;
+  double graph_scale_ = 0;                         // of the loss, in the graph
+  std::vector<model::Loss::Result> graph_losses_;  // where the graph leaves them
+  std::vector<at::Tensor> staged_inputs_;          // GPU: pinned, one for each of rank_.given
+  std::vector<at::Tensor> graph_inputs_;           // likewise, on the device: what the graph reads
   program::Timeline measured_;
   std::function<void(const Made&)> watcher_;
 };

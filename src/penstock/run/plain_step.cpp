@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/device/stopwatch.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 
@@ -17,11 +18,11 @@ struct MicroBatch {
   model::Pass pass;
 };
 
-// Forward, loss and backward; returns the loss summed over targets.
-double run_micro_batch(const model::Chain& chain,
-                       model::Parameters& parameters,
-                       MicroBatch work,
-                       double scale) {
+// Forward, loss and backward; returns the loss summed over targets, without its gradient.
+model::Loss::Result run_micro_batch(const model::Chain& chain,
+                                    model::Parameters& parameters,
+                                    MicroBatch work,
+                                    double scale) {
   const int64_t layers = chain.size();
   std::vector<model::Tensors> inputs(static_cast<size_t>(layers));
   std::vector<model::Saved> saved(static_cast<size_t>(layers));
@@ -53,13 +54,13 @@ double run_micro_batch(const model::Chain& chain,
                                        work.pass);
     inputs[at].clear();
   }
-  return loss.sum;
+  return loss;
 }
 
 at::Tensor run_forward(const model::Chain& chain,
                        const model::Parameters& parameters,
                        const at::Tensor& inputs) {
-  model::Tensors activation{inputs};
+  model::Tensors activation{inputs.to(parameters.device().where)};
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Pass pass{.layer = i, .is_training = false};
     activation =
@@ -85,16 +86,30 @@ double accumulate_gradients(const model::Chain& chain,
   const int64_t count = chain.loss().count(input.targets);
   PENSTOCK_CHECK(count > 0, "no target of the batch counts");
   const double scale = 1.0 / static_cast<double>(count);
-  double sum = 0;
+  const auto on_device = [&](const at::Tensor& whole, int64_t first) {
+    return whole.narrow(0, first, each).to(parameters.device().where);
+  };
+  std::vector<model::Loss::Result> losses;
   for (int64_t first = 0; first < samples; first += each) {
-    sum += run_micro_batch(chain,
-                           parameters,
-                           {.inputs = input.inputs.narrow(0, first, each),
-                            .targets = input.targets.narrow(0, first, each),
-                            .pass = {.seed = input.seed,
-                                     .step = input.step,
-                                     .first_sample = input.first_sample + first}},
-                           scale);
+    losses.push_back(run_micro_batch(chain,
+                                     parameters,
+                                     {.inputs = on_device(input.inputs, first),
+                                      .targets = on_device(input.targets, first),
+                                      .pass = {.seed = input.seed,
+                                               .step = input.step,
+                                               .first_sample = input.first_sample + first}},
+                                     scale * input.loss_scale));
+  }
+  if (parameters.device().is_gpu()) {
+    parameters.complete_gradients();
+    const std::unique_ptr<device::Stopwatch> stopwatch =
+        device::make_stopwatch(parameters.device().where);
+    stopwatch->mark();
+    stopwatch->wait();
+  }
+  double sum = 0;
+  for (const model::Loss::Result& one : losses) {
+    sum += one.pending_sum == nullptr ? one.sum : *one.pending_sum;
   }
   return sum * scale;
 }
@@ -104,7 +119,8 @@ LossSum evaluate(const model::Chain& chain,
                  const at::Tensor& inputs,
                  const at::Tensor& targets) {
   const at::Tensor last = run_forward(chain, parameters, inputs);
-  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, targets),
+  const at::Tensor here = targets.to(parameters.device().where);
+  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, here),
           chain.loss().count(targets)};
 }
 

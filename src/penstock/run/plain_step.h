@@ -20,6 +20,7 @@ struct StepInput {
   int64_t micro_batches = 1;  // divides the samples
   uint64_t seed = 0;
   int64_t step = 0;
+  double loss_scale = 1;  // gradients are those of the loss times this
 };
 
 // Adds to the parameters' gradients those of the mean loss over all targets of the step that count,

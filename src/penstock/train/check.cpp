@@ -23,7 +23,7 @@ uint32_t digest(const model::Tensors& tensors) {
   uint32_t sum = 0;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {
-      const at::Tensor whole = tensor.contiguous();
+      const at::Tensor whole = tensor.contiguous().cpu();
       sum = crc32c(whole.const_data_ptr(), whole.nbytes(), sum);
     }
   }
@@ -43,24 +43,29 @@ std::string value_text(const program::Program& program, const program::Value& va
 
 // One of the two models: weights, optimizer, executor.
 struct Side {
-  Side(const config::Recipe& recipe, const model::Chain& chain, const program::Program& program)
-      : parameters(chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
+  Side(const config::Recipe& recipe,
+       const model::Chain& chain,
+       const program::Program& program,
+       const device::Device& device)
+      : parameters(
+            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         executor(program, chain, parameters) {}
 
   double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+    const double loss_scale = recipe.train.precision == "float16" ? recipe.train.loss_scale : 1;
     const run::StepInput input{.inputs = batch.inputs,
                                .targets = batch.targets,
                                .first_sample = step * recipe.train.batch,
                                .micro_batches = recipe.plan.micro_batches,
                                .seed = static_cast<uint64_t>(recipe.train.seed),
-                               .step = step};
-    return executor.run(input, [&](double) {
-      const double norm = optim::gradient_norm(parameters);
-      optimizer->step(parameters,
-                      optim::rate_at(recipe.train, step),
-                      optim::clip_scale(norm, recipe.train.clip));
-      parameters.refresh_compute();
+                               .step = step,
+                               .loss_scale = loss_scale};
+    return executor.run(input, [&] {
+      optimizer->update(parameters,
+                        {.rate = optim::rate_at(recipe.train, step),
+                         .clip = recipe.train.clip,
+                         .loss_scale = loss_scale});
     });
   }
 
@@ -74,14 +79,18 @@ class Check {
   Check(const config::Recipe& recipe,
         const model::Chain& chain,
         const program::Program& planned,
-        const program::Program& kept)
+        const program::Program& kept,
+        const device::Device& device)
       : recipe_(recipe),
         planned_program_(planned),
-        account_(memory::make_account()),
-        kept_(recipe, chain, kept) {
-    memory::set_limit(account_, planned.ranks.front().limit_bytes);
+        account_(device.is_gpu() ? device.account() : memory::make_account()),
+        kept_(recipe, chain, kept, device) {
     const memory::AccountScope scope(account_);
-    planned_ = std::make_unique<Side>(recipe, chain, planned);
+    // A GPU has one account for both sides.
+    other_bytes_ = memory::usage().current_bytes;
+    const int64_t limit = planned.ranks.front().limit_bytes;
+    memory::set_limit(account_, device.is_gpu() ? 0 : limit);
+    planned_ = std::make_unique<Side>(recipe, chain, planned, device);
     kept_.executor.watch([this](const run::Made& made) {
       if (made.value.kind != ValueKind::Saved) {
         expected_[key(made.value)] = digest(made.tensors);
@@ -100,7 +109,7 @@ class Check {
       const memory::AccountScope scope(account_);
       const memory::PeakMark mark;
       report.loss = planned_->train(recipe_, batch, step);
-      report.peak_bytes = std::max(report.peak_bytes, mark.peak_bytes());
+      report.peak_bytes = std::max(report.peak_bytes, mark.peak_bytes() - other_bytes_);
     }
     if (report.first_difference.empty() && report.loss != expected_loss) {
       differ("the loss", "");
@@ -157,6 +166,7 @@ class Check {
   const program::Program& planned_program_;
   memory::Account& account_;
   Side kept_;
+  int64_t other_bytes_ = 0;
   std::unique_ptr<Side> planned_;
   std::map<Key, uint32_t> expected_;  // of the step at hand
   CheckReport* report_ = nullptr;
@@ -171,7 +181,7 @@ CheckReport check_plan(const config::Recipe& recipe,
                        const program::Program& kept,
                        const CheckOptions& options) {
   CheckReport report;
-  Check check(recipe, chain, planned, kept);
+  Check check(recipe, chain, planned, kept, options.device);
   for (int64_t step = 0; step < options.steps && !was_interrupted(); ++step) {
     const bool is_equal = check.run_step(options.batch(step), step, report);
     ++report.steps;

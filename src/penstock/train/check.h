@@ -28,6 +28,7 @@ struct CheckOptions {
   int64_t steps = 3;
   std::function<BatchTensors(int64_t step)> batch;  // of the recipe's batch size
   std::function<void(int64_t)> on_step = nullptr;
+  device::Device device;  // that the chain was made for
 };
 
 // `planned` and `kept` are programs of this chain with the recipe's micro-batches; the latter keeps

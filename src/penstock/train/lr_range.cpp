@@ -21,6 +21,7 @@ namespace penstock::train {
 
 namespace {
 
+constexpr double kLossScale = 1024;
 constexpr double kSmoothing = 0.9;
 constexpr double kExplosion = 4;
 
@@ -49,9 +50,10 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   }
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   const data::Split split = open_data(recipe);
+  const device::Device device = open_device(recipe);
   const memory::LimitScope limit(memory::current_account(), recipe.plan.memory_bytes());
-  const model::Chain chain = make_chain(recipe.model);
-  model::Parameters parameters(chain, compute_type(recipe.train), seed);
+  const model::Chain chain = make_chain(recipe.model, device);
+  model::Parameters parameters(chain, compute_type(recipe.train), seed, device);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
   const Planned planned = plan_run(recipe, chain, parameters, *optimizer, /*predicts=*/false);
   run::Executor executor(planned.result.program, chain, parameters);
@@ -63,6 +65,8 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
                              .plain_every = recipe.run.log_every,
                              .is_terminal = {}});
 
+  // A fixed one: in the few steps of this test a scale would hardly move.
+  const double loss_scale = recipe.train.precision == "float16" ? kLossScale : 1;
   LrRange range;
   double mean = 0;
   double lowest = INFINITY;
@@ -77,13 +81,14 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
                                .first_sample = batch.first_sample,
                                .micro_batches = recipe.plan.micro_batches,
                                .seed = seed,
-                               .step = step};
-    // The weights move unless the loss has run away.
-    executor.run(input, [&](double loss) {
-      if (!std::isfinite(loss)) {
-        goes_on = false;
-        return;
-      }
+                               .step = step,
+                               .loss_scale = loss_scale};
+    const double loss = executor.run(input, [&] {
+      optimizer->update(parameters,
+                        {.rate = {rate, {}}, .clip = recipe.train.clip, .loss_scale = loss_scale});
+    });
+    goes_on = std::isfinite(loss);
+    if (goes_on) {
       mean = kSmoothing * mean + (1 - kSmoothing) * loss;
       const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));
       range.rates.push_back(rate);
@@ -92,12 +97,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
       progress.update(step + 1, {{"lr", format_number(rate)}, {"loss", format_number(loss)}});
       lowest = std::min(lowest, smoothed);
       goes_on = smoothed <= kExplosion * lowest;
-      if (goes_on) {
-        const double norm = optim::gradient_norm(parameters);
-        optimizer->step(parameters, {rate, {}}, optim::clip_scale(norm, recipe.train.clip));
-        parameters.refresh_compute();
-      }
-    });
+    }
   }
   progress.finish();
   range.suggested = range.rates.empty() ? std::nullopt : steepest(range);

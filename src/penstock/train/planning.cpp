@@ -37,8 +37,9 @@ std::string describe(const config::Recipe& recipe) {
              ", ",
              recipe.train.precision,
              ", ",
-             at::get_num_threads(),
-             at::get_num_threads() == 1 ? " thread" : " threads");
+             recipe.run.device == "cuda"
+                 ? std::string("one GPU")
+                 : cat(at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads"));
 }
 
 std::vector<program::Resident> find_residents(const model::Parameters& parameters,
@@ -54,7 +55,7 @@ std::vector<program::Resident> find_residents(const model::Parameters& parameter
   for (const optim::StateBuffer& state : optimizer.state()) {
     residents.push_back({state.name, bytes(state.flat)});
   }
-  int64_t other = memory::cpu_usage().current_bytes;
+  int64_t other = memory::usage().current_bytes;
   for (const program::Resident& resident : residents) {
     other -= resident.bytes;
   }
@@ -229,10 +230,13 @@ at::Tensor random_micro_batch(const config::Recipe& recipe) {
 
 struct Built {
   explicit Built(const config::Recipe& recipe)
-      : chain(make_chain(recipe.model)),
-        parameters(chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed)),
+      : device(open_device(recipe)),
+        chain(make_chain(recipe.model, device)),
+        parameters(
+            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
         optimizer(optim::make_optimizer(recipe.train, parameters)) {}
 
+  device::Device device;
   model::Chain chain;
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -251,9 +255,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
 
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes};
   profiling.step = [&] {
-    const double norm = optim::gradient_norm(parameters);
-    optimizer.step(parameters, {.lr = 0}, optim::clip_scale(norm, recipe.train.clip));
-    parameters.refresh_compute();
+    optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
   };
   if (options.is_quick) {
     profiling.least_rounds = 3;
@@ -292,8 +294,16 @@ plan::CostTable find_costs(const config::Recipe& recipe,
   return table;
 }
 
-plan::PlanRequest plan_request(const config::Recipe& recipe) {
+// What a plan may use of the limit. LibTorch's allocator for GPUs takes memory from the device in pages
+// and may leave parts of them unused; the limit holds for all it takes.
+int64_t usable_bytes(const config::Recipe& recipe) {
   const int64_t limit = recipe.plan.memory_bytes();
+  constexpr int64_t kPages = int64_t{96} << 20;
+  return recipe.run.device == "cuda" && limit > 0 ? std::max<int64_t>(1, limit - kPages) : limit;
+}
+
+plan::PlanRequest plan_request(const config::Recipe& recipe) {
+  const int64_t limit = usable_bytes(recipe);
   return {.recompute = plan::parse_recompute(recipe.plan.recompute, limit > 0),
           .limit_bytes = limit,
           .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
@@ -352,6 +362,10 @@ Planned plan_run(const config::Recipe& recipe,
                  bool predicts) {
   const bool needs_costs = predicts || recipe.plan.memory_bytes() > 0 || !recipe.plan.costs.empty();
   if (!needs_costs) {
+    if (parameters.device().is_gpu()) {
+      // Its seconds are of no use here, but it chooses the algorithms.
+      measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
+    }
     return plan_from_sizes(recipe, chain, parameters, optimizer);
   }
   Planned planned = make_plan(recipe, chain, parameters, optimizer);
@@ -387,7 +401,7 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
     changed.plan.micro_batches = doubled;
     consider(cat("plan.micro_batches = ", doubled), changed);
   }
-  if (recipe.train.precision == "float32") {
+  if (recipe.train.precision == "float32" || recipe.train.precision == "tf32") {
     config::Recipe changed = recipe;
     changed.train.precision = "bfloat16";
     consider("train.precision = \"bfloat16\"", changed);

@@ -48,17 +48,23 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
     ++timed_steps_;
     tokens_per_second_ = step_tokens * static_cast<double>(timed_steps_) / timed_seconds_;
   }
-  const int64_t peak = memory::cpu_usage().peak_bytes;
-  metrics_->record(steps_done,
-                   {{"loss", step.loss},
-                    {"lr", step.lr},
-                    {"gradient_norm", step.gradient_norm},
-                    {"tokens_per_second", step_tokens / step.seconds},
-                    {"step_seconds", step.seconds},
-                    {"peak_bytes", static_cast<double>(peak)}});
+  const int64_t peak = memory::usage().peak_bytes;
+  std::vector<std::pair<std::string, double>> values{
+      {"loss", step.loss},
+      {"lr", step.lr},
+      {"tokens_per_second", step_tokens / step.seconds},
+      {"step_seconds", step.seconds},
+      {"peak_bytes", static_cast<double>(peak)}};
+  if (!step.was_skipped) {
+    values.emplace_back("gradient_norm", step.gradient_norm);
+  }
+  if (step.loss_scale) {
+    values.emplace_back("loss_scale", *step.loss_scale);
+  }
+  metrics_->record(steps_done, values);
   progress_->update(steps_done,
                     {{"loss", print("%.4f", step.loss)},
-                     {"norm", print("%.2f", step.gradient_norm)},
+                     {"norm", step.was_skipped ? "overflow" : print("%.2f", step.gradient_norm)},
                      {"lr", print("%.2e", step.lr)},
                      {"tok/s", format_count(std::llround(tokens_per_second_))},
                      {"peak", format_bytes(peak)}});

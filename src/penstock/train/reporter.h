@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "penstock/config/recipe.h"
 
@@ -18,6 +19,8 @@ struct StepReport {
   double lr = 0;
   double gradient_norm = 0;
   double seconds = 0;
+  std::optional<double> loss_scale;  // float16
+  bool was_skipped = false;          // the gradients overflowed: there is no norm
 };
 
 class Reporter {

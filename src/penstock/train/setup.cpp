@@ -9,6 +9,7 @@
 #include "penstock/checkpoint/weights.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2_gpu.h"
 #include "penstock/run/fast_products.h"
 
 namespace penstock::train {
@@ -21,18 +22,34 @@ void prepare_process(const config::RunOptions& options) {
   }
 }
 
-model::Chain make_chain(const config::ModelOptions& model) {
+device::Device open_device(const config::Recipe& recipe) {
+  device::Device device = recipe.run.device == "cuda"
+                              ? device::open_gpu({.is_deterministic = recipe.run.deterministic,
+                                                  .allows_tf32 = recipe.train.precision == "tf32"})
+                              : device::open_cpu();
+  memory::set_process_account(device.account());
+  return device;
+}
+
+bool uses_graph(const config::Recipe& recipe) {
+  return recipe.run.device == "cuda" && recipe.run.graphs != "off" && recipe.model.dropout == 0;
+}
+
+model::Chain make_chain(const config::ModelOptions& model, const device::Device& device) {
   PENSTOCK_CHECK(model.family == "gpt2", "no builder for the family ", model.family);
-  return model::make_gpt2({.layers = model.layers,
-                           .width = model.width,
-                           .heads = model.heads,
-                           .context = model.context,
-                           .vocabulary = model.vocabulary,
-                           .dropout = model.dropout});
+  const model::Gpt2Shape shape{.layers = model.layers,
+                               .width = model.width,
+                               .heads = model.heads,
+                               .context = model.context,
+                               .vocabulary = model.vocabulary,
+                               .dropout = model.dropout};
+  return device.is_gpu() ? model::make_gpt2_for_gpu(shape, device.gpu) : model::make_gpt2(shape);
 }
 
 at::ScalarType compute_type(const config::TrainOptions& train) {
-  return train.precision == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  return train.precision == "bfloat16"  ? at::kBFloat16
+         : train.precision == "float16" ? at::kHalf
+                                        : at::kFloat;
 }
 
 data::Split open_data(const config::Recipe& recipe) {

@@ -6,6 +6,7 @@
 #include "penstock/config/recipe.h"
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
+#include "penstock/device/device.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 
@@ -14,7 +15,14 @@ namespace penstock::train {
 // Threads, allocator and products; once per process, before the first tensor.
 void prepare_process(const config::RunOptions& options);
 
-model::Chain make_chain(const config::ModelOptions& model);
+// The device that the recipe names, its account the one that the process's bytes are counted by.
+device::Device open_device(const config::Recipe& recipe);
+
+// Whether the recipe's step is to be recorded and replayed.
+bool uses_graph(const config::Recipe& recipe);
+
+model::Chain make_chain(const config::ModelOptions& model,
+                        const device::Device& device = device::open_cpu());
 at::ScalarType compute_type(const config::TrainOptions& train);
 data::Split open_data(const config::Recipe& recipe);
 

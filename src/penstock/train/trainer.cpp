@@ -18,6 +18,7 @@
 #include "penstock/data/tokenizer.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
+#include "penstock/optim/loss_scale.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/generate.h"
@@ -69,16 +70,25 @@ struct Trainer::Parts {
   // The limit comes first and covers everything, measuring included; the plan comes before any
   // weights are loaded, for measuring needs an optimizer that has done nothing yet.
   Parts(const config::Recipe& recipe, bool predicts)
-      : limit(memory::current_account(), recipe.plan.memory_bytes()),
+      : device(open_device(recipe)),
+        limit(memory::current_account(), recipe.plan.memory_bytes()),
         seed(static_cast<uint64_t>(recipe.train.seed)),
         lock(recipe.run.out),
         split(open_data(recipe)),
-        chain(make_chain(recipe.model)),
-        parameters(chain, compute_type(recipe.train), seed),
+        chain(make_chain(recipe.model, device)),
+        parameters(chain, compute_type(recipe.train), seed, device),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         planned(plan_run(recipe, chain, parameters, *optimizer, predicts)),
-        executor(planned.result.program, chain, parameters) {}
+        executor(planned.result.program, chain, parameters) {
+    if (recipe.train.precision == "float16") {
+      scaler.emplace(optim::loss_scale_options(recipe.train));
+    }
+    if (uses_graph(recipe)) {
+      executor.use_graph();
+    }
+  }
 
+  device::Device device;
   memory::LimitScope limit;
   uint64_t seed;
   checkpoint::RunLock lock;
@@ -86,6 +96,7 @@ struct Trainer::Parts {
   model::Chain chain;
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
+  std::optional<optim::LossScaler> scaler;  // float16 alone has one
   Planned planned;
   run::Executor executor;
   StepRecords records;
@@ -96,7 +107,7 @@ struct Trainer::Parts {
 
 std::unique_ptr<Trainer::Parts> Trainer::make_parts(const config::Recipe& recipe, bool predicts) {
   try {
-    return std::make_unique<Parts>(recipe, predicts);
+    return memory::refuse_over_limit([&] { return std::make_unique<Parts>(recipe, predicts); });
   } catch (const memory::LimitError& error) {
     throw Error(ExitCode::Negative,
                 cat("does not fit: ",
@@ -120,6 +131,12 @@ Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool pred
     log_info("resuming from ", from.string(), " at step ", parts.state.step);
   }
   parts.state.data = parts.split.train.fingerprint();
+  if (parts.scaler) {
+    if (parts.state.loss_scale) {
+      parts.scaler->set_state(*parts.state.loss_scale);
+    }
+    parts.state.loss_scale = parts.scaler->state();
+  }
   if (!from.empty() && fs::equivalent(from.parent_path(), recipe.run.out)) {
     // What came after it is given up; from now on the run stands here.
     checkpoint::point_latest(from);
@@ -185,8 +202,9 @@ Summary Trainer::run() {
   summary_.seconds = now_seconds() - began;
   summary_.tokens_per_second = parts.reporter->tokens_per_second();
   summary_.step_seconds = parts.records.median_seconds();
-  summary_.peak_bytes = memory::cpu_usage().peak_bytes;
+  summary_.peak_bytes = memory::usage().peak_bytes;
   if (recipe_.run.sample_tokens > 0 && !summary_.was_interrupted) {
+    parts.executor.release_graph();
     summary_.sample = write_sample();
   }
   return summary_;
@@ -204,32 +222,77 @@ void Trainer::train_step() {
                              .first_sample = batch.first_sample,
                              .micro_batches = recipe_.plan.micro_batches,
                              .seed = parts.seed,
-                             .step = step};
-  double norm = 0;
-  const optim::Rate rate = optim::rate_at(recipe_.train, step);
-  // Norm, clip, update.
-  const auto update = [&](double loss) {
-    norm = optim::gradient_norm(parts.parameters);
-    if (!std::isfinite(loss) || !std::isfinite(norm)) {
-      fail_diverged(std::isfinite(loss) ? "gradient" : "loss", step + 1, recipe_.train);
-    }
-    parts.optimizer->step(parts.parameters, rate, optim::clip_scale(norm, recipe_.train.clip));
-    parts.parameters.refresh_compute();
-  };
-  const double loss = parts.executor.run(input, update);
+                             .step = step,
+                             .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
+  const optim::UpdateSettings settings{.rate = optim::rate_at(recipe_.train, step),
+                                       .clip = recipe_.train.clip,
+                                       .loss_scale = input.loss_scale};
+  const double loss =
+      parts.executor.run(input, [&] { parts.optimizer->update(parts.parameters, settings); });
+  const optim::Updated updated = parts.optimizer->updated();
+  if (!std::isfinite(loss)) {
+    fail_diverged("loss", step + 1, recipe_.train);
+  }
+  note_update(updated);
 
   parts.state.step = step + 1;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
   parts.records.add(parts.executor.measured());
   summary_.losses.push_back(loss);
-  parts.reporter->show_step(step + 1, {loss, rate.lr, norm, now_seconds() - began});
+  parts.reporter->show_step(
+      step + 1,
+      {.loss = loss,
+       .lr = settings.rate.lr,
+       .gradient_norm = updated.was_applied ? updated.norm : 0,
+       .seconds = now_seconds() - began,
+       .loss_scale = parts.scaler ? std::optional(settings.loss_scale) : std::nullopt,
+       .was_skipped = !updated.was_applied});
+}
+
+// A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
+// run has diverged.
+void Trainer::note_update(const optim::Updated& updated) {
+  Parts& parts = *parts_;
+  const int64_t step = parts.state.step + 1;
+  if (!parts.scaler) {
+    if (!updated.was_applied) {
+      fail_diverged("gradient", step, recipe_.train);
+    }
+    return;
+  }
+  if (updated.was_applied) {
+    parts.scaler->step_was_clean();
+  } else {
+    parts.scaler->step_overflowed();
+    ++summary_.skipped_steps;
+    log_info("step ",
+             step,
+             ": gradients overflow at a loss scale of ",
+             parts.state.loss_scale->scale,
+             "; the step is skipped, the scale is now ",
+             parts.scaler->scale());
+  }
+  if (parts.scaler->is_stuck()) {
+    throw Error(ExitCode::Negative,
+                cat("training diverged at step ",
+                    step,
+                    ": the gradients overflow float16 at the least loss scale ",
+                    parts.scaler->scale(),
+                    ", ",
+                    optim::LossScaler::kOverflowsWhenStuck,
+                    " steps in a row; nothing is saved from here; try train.precision = "
+                    "\"bfloat16\" or a lower train.lr than ",
+                    recipe_.train.lr));
+  }
+  parts.state.loss_scale = parts.scaler->state();
 }
 
 void Trainer::validate() {
-  const Parts& parts = *parts_;
+  Parts& parts = *parts_;
   if (!parts.split.validation) {
     return;
   }
+  parts.executor.release_graph();
   const data::Dataset& dataset = *parts.split.validation;
   const int64_t sequences = std::min(recipe_.run.validate_sequences, dataset.samples());
   const int64_t at_once = recipe_.train.batch / recipe_.plan.micro_batches;

@@ -10,6 +10,10 @@
 #include "penstock/config/recipe.h"
 #include "penstock/program/simulate.h"
 
+namespace penstock::optim {
+struct Updated;
+}
+
 namespace penstock::train {
 
 struct Planned;
@@ -23,6 +27,7 @@ struct Summary {
   double step_seconds = 0;       // the median step, the first left out
   int64_t peak_bytes = 0;        // most that tensors held at any moment, measuring included
   int64_t parameters = 0;
+  int64_t skipped_steps = 0;         // float16: their gradients overflowed
   std::filesystem::path checkpoint;  // the last one written; empty: none
   std::string sample;                // what the model writes, where the recipe asks for it
   bool was_interrupted = false;
@@ -51,6 +56,7 @@ class Trainer {
 
   static std::unique_ptr<Parts> make_parts(const config::Recipe& recipe, bool predicts);
   void train_step();
+  void note_update(const optim::Updated& updated);
   void validate();
   void save();
   std::string write_sample() const;

@@ -1,0 +1,350 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/interrupt.h"
+#include "penstock/base/log.h"
+#include "penstock/base/units.h"
+#include "penstock/config/options.h"
+#include "penstock/config/recipe.h"
+#include "penstock/report/bench_text.h"
+#include "penstock/train/planning.h"
+#include "penstock/train/setup.h"
+#include "penstock/train/step_bench.h"
+
+#include "commands.h"
+#include "peer_process.h"
+
+namespace penstock::app {
+
+namespace {
+
+struct StepArguments {
+  std::string size = "124M";
+  int64_t batch = 0;
+  std::vector<std::string> settings;
+  std::string peers = "auto";
+  std::string python = "python3";
+  std::string peer_script;
+  double window_s = 5;
+  double warm_s = 5;
+  int64_t rounds = 2;
+  bool shows_kernels = false;
+  bool predicts = false;
+  bool as_json = false;
+};
+
+struct ModelSize {
+  int64_t layers, width, heads, batch;
+};
+
+// GPT-2's four sizes, with the batches that the figures in docs/gpu.md are for.
+const std::map<std::string, ModelSize>& known_sizes() {
+  static const std::map<std::string, ModelSize> sizes{{"124M", {12, 768, 12, 64}},
+                                                      {"355M", {24, 1024, 16, 32}},
+                                                      {"774M", {36, 1280, 20, 16}},
+                                                      {"1558M", {48, 1600, 25, 8}}};
+  return sizes;
+}
+
+config::Recipe step_recipe(const StepArguments& arguments) {
+  const ModelSize& size = known_sizes().at(arguments.size);
+  config::Recipe recipe;
+  recipe.model.layers = size.layers;
+  recipe.model.width = size.width;
+  recipe.model.heads = size.heads;
+  recipe.model.context = 1024;
+  recipe.model.vocabulary = 50257;
+  recipe.model.dropout = 0;
+  recipe.data.tokenizer = "tokens";
+  recipe.train.batch = arguments.batch > 0 ? arguments.batch : size.batch;
+  recipe.train.precision = "bfloat16";
+  recipe.train.lr = 1e-4;
+  recipe.train.weight_decay = 0.1;
+  recipe.train.beta2 = 0.95;
+  recipe.train.clip = 1;
+  recipe.run.device = "cuda";
+  for (const std::string& setting : arguments.settings) {
+    config::apply_setting(recipe, setting);
+  }
+  return recipe;
+}
+
+std::string find_peer_script(const StepArguments& arguments) {
+  if (!arguments.peer_script.empty()) {
+    return arguments.peer_script;
+  }
+  std::error_code ignored;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  for (const std::filesystem::path& place :
+       {std::filesystem::path("bench/gpt2_peer.py"),
+        program.parent_path() / "../share/penstock/gpt2_peer.py",
+        program.parent_path() / "../../../bench/gpt2_peer.py"}) {
+    if (std::filesystem::exists(place, ignored)) {
+      return place.string();
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> peer_command(const StepArguments& arguments,
+                                      const config::Recipe& recipe,
+                                      const std::string& script,
+                                      const std::string& peer) {
+  // "compile", or "eager+recompute=all": a mode and further options of the script.
+  std::vector<std::string> command{arguments.python,
+                                   script,
+                                   "--layers",
+                                   cat(recipe.model.layers),
+                                   "--width",
+                                   cat(recipe.model.width),
+                                   "--heads",
+                                   cat(recipe.model.heads),
+                                   "--context",
+                                   cat(recipe.model.context),
+                                   "--vocabulary",
+                                   cat(recipe.model.vocabulary),
+                                   "--batch",
+                                   cat(recipe.train.batch),
+                                   "--device",
+                                   recipe.run.device,
+                                   "--mode"};
+  size_t first = 0;
+  bool is_mode = true;
+  while (first <= peer.size()) {
+    const size_t end = std::min(peer.find('+', first), peer.size());
+    const std::string part = peer.substr(first, end - first);
+    if (is_mode) {
+      command.push_back(part);
+    } else {
+      const size_t equals = part.find('=');
+      command.push_back("--" + part.substr(0, equals));
+      command.push_back(part.substr(equals + 1));
+    }
+    is_mode = false;
+    first = end + 1;
+  }
+  return command;
+}
+
+// Several windows together, of ours or of a peer.
+struct Sum {
+  double tokens = 0, seconds = 0, joules = 0;
+  std::optional<double> clock_mhz;  // of the last window
+  int64_t peak_bytes = 0;
+
+  report::StepFigures figures(const std::string& who, const config::Recipe& recipe) const {
+    const double flop = report::gpt2_flop_per_token({.layers = recipe.model.layers,
+                                                     .width = recipe.model.width,
+                                                     .context = recipe.model.context,
+                                                     .vocabulary = recipe.model.vocabulary});
+    report::StepFigures figures = report::step_figures(
+        who, tokens / seconds, recipe.train.batch * recipe.model.context, flop);
+    if (joules > 0) {
+      figures.joules_per_token = joules / tokens;
+      figures.watts = joules / seconds;
+    }
+    figures.clock_mhz = clock_mhz;
+    figures.peak_bytes = peak_bytes;
+    return figures;
+  }
+};
+
+void add_window(Sum& sum, const config::Recipe& recipe, const train::Window& window) {
+  sum.tokens += static_cast<double>(window.steps * recipe.train.batch * recipe.model.context);
+  sum.seconds += window.seconds;
+  sum.joules += window.joules.value_or(0);
+  sum.clock_mhz = window.clock_mhz;
+}
+
+// Windows of ours and of the peer in turns.
+report::StepFigures run_beside(const StepArguments& arguments,
+                               const config::Recipe& recipe,
+                               const std::string& peer,
+                               const std::string& script,
+                               train::StepBench& bench,
+                               Sum& ours) {
+  PeerProcess process(peer_command(arguments, recipe, script, peer));
+  log_info("torch ", peer, ": starting");
+  const nlohmann::json warm = process.ask(cat("warm ", arguments.warm_s));
+  log_info("torch ", peer, ": ", warm.dump());
+  const auto joules = [&] {
+    return bench.meter() == nullptr ? 0 : bench.meter()->joules().value_or(0);
+  };
+  Sum theirs;
+  for (int64_t round = 0; round < arguments.rounds && !was_interrupted(); ++round) {
+    add_window(ours, recipe, bench.run(arguments.window_s));
+    const double before = joules();
+    const nlohmann::json window = process.ask(cat("window ", arguments.window_s));
+    theirs.joules += joules() - before;
+    const double seconds = window.at("seconds").get<double>();
+    theirs.seconds += seconds;
+    theirs.tokens += window.at("tokens_per_second").get<double>() * seconds;
+    theirs.peak_bytes = static_cast<int64_t>(window.at("peak_gib").get<double>() * (1 << 30));
+    log_info("torch ", peer, ": ", window.dump());
+  }
+  return theirs.figures("torch " + peer, recipe);
+}
+
+std::vector<std::string> wanted_peers(const StepArguments& arguments) {
+  std::vector<std::string> peers;
+  if (arguments.peers == "none") {
+    return peers;
+  }
+  const std::string all = arguments.peers == "auto" ? "compile,eager" : arguments.peers;
+  size_t first = 0;
+  while (first <= all.size()) {
+    const size_t end = std::min(all.find(',', first), all.size());
+    peers.push_back(all.substr(first, end - first));
+    first = end + 1;
+  }
+  return peers;
+}
+
+void print_result(const StepArguments& arguments,
+                  const config::Recipe& recipe,
+                  const train::StepBench& bench,
+                  const report::StepFigures& ours,
+                  const std::vector<report::StepFigures>& peers,
+                  const std::optional<report::KernelBreakdown>& kernels) {
+  const plan::PlanResult& plan = bench.planned().result;
+  if (arguments.as_json) {
+    nlohmann::ordered_json json = report::step_json(ours, peers);
+    json["model"] = arguments.size;
+    json["batch"] = recipe.train.batch;
+    json["device"] = bench.device_name();
+    json["limit_bytes"] = recipe.plan.memory_bytes();
+    json["reserved_peak_bytes"] = bench.reserved_peak_bytes();
+    if (plan.step_s > 0) {
+      json["predicted"] = {{"step_s", plan.step_s}, {"peak_bytes", plan.peak_bytes}};
+    }
+    if (kernels) {
+      json["kernels"] = report::kernel_json(*kernels);
+    }
+    std::printf("%s\n", json.dump().c_str());
+    return;
+  }
+  std::printf("GPT-2 %s, batch %lld x %lld, %s, on %s\n\n%s",
+              arguments.size.c_str(),
+              static_cast<long long>(recipe.train.batch),
+              static_cast<long long>(recipe.model.context),
+              recipe.train.precision.c_str(),
+              bench.device_name().c_str(),
+              report::step_text(ours, peers).c_str());
+  std::printf("reserved by the allocator: at most %s; the program takes %.2f ms of a step\n",
+              format_bytes(bench.reserved_peak_bytes()).c_str(),
+              1e3 * bench.measured().seconds);
+  if (plan.step_s > 0) {
+    std::printf("predicted: %.1f ms (measured %.4f times that), peak %s (measured %.4f times that)\n",
+                1e3 * plan.step_s,
+                ours.step_s / plan.step_s,
+                format_bytes(plan.peak_bytes).c_str(),
+                static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.peak_bytes));
+  }
+  if (kernels) {
+    std::printf("\n%s", report::kernel_text(*kernels, 40).c_str());
+  }
+}
+
+int bench_step(const StepArguments& arguments) {
+  const config::Recipe recipe = step_recipe(arguments);
+  config::validate(recipe);
+  train::prepare_process(recipe.run);
+  install_interrupt_handler();
+  train::StepBench bench(recipe, arguments.predicts || recipe.plan.memory_bytes() > 0);
+  bench.run(arguments.warm_s);
+
+  const std::string script = find_peer_script(arguments);
+  std::vector<std::string> peers = wanted_peers(arguments);
+  if (script.empty() && !peers.empty()) {
+    log_warning("bench/gpt2_peer.py was not found, so no PyTorch beside; name it with --peer-script");
+    peers.clear();
+  }
+  Sum ours;
+  std::vector<report::StepFigures> peer_figures;
+  for (const std::string& peer : peers) {
+    try {
+      peer_figures.push_back(run_beside(arguments, recipe, peer, script, bench, ours));
+    } catch (const Error& error) {
+      log_warning("no figures of torch ", peer, ": ", error.what());
+    }
+  }
+  if (peers.empty()) {
+    for (int64_t round = 0; round < arguments.rounds && !was_interrupted(); ++round) {
+      add_window(ours, recipe, bench.run(arguments.window_s));
+    }
+  }
+  ours.peak_bytes = bench.peak_bytes();
+  const report::StepFigures figures = ours.figures("penstock", recipe);
+
+  std::optional<report::KernelBreakdown> kernels;
+  if (arguments.shows_kernels && recipe.run.device == "cuda") {
+    constexpr int64_t kSteps = 5;
+    const device::Trace trace = bench.trace(kSteps);
+    kernels = report::KernelBreakdown{
+        .num_steps = kSteps, .busy_s = trace.busy_s, .span_s = trace.span_s};
+    for (const device::KernelTime& kernel : trace.kernels) {
+      kernels->rows.push_back(
+          {.name = kernel.name, .count = kernel.count, .seconds = kernel.seconds});
+    }
+    report::set_shares(kernels->rows);
+  }
+  print_result(arguments, recipe, bench, figures, peer_figures, kernels);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, Action& action) {
+  CLI::App* bench = app.add_subcommand("bench", "measure, next to PyTorch");
+  bench->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand("step", "the training step of GPT-2, in tokens a second");
+  const auto arguments = std::make_shared<StepArguments>();
+  std::vector<std::string> names;
+  for (const auto& [name, size] : known_sizes()) {
+    names.push_back(name);
+  }
+  command->add_option("--size", arguments->size, "which GPT-2")
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  command->add_option("--batch", arguments->batch, "sequences a step; 0: the size's usual one")
+      ->capture_default_str();
+  command
+      ->add_option("--set",
+                   arguments->settings,
+                   "set a recipe key, as in --set plan.memory=20GiB; may be given several times")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--peers",
+                   arguments->peers,
+                   "PyTorch's ways to run beside, separated by commas: eager, compile, each with "
+                   "options as in eager+recompute=all; auto: compile and eager; none")
+      ->capture_default_str();
+  command->add_option("--python", arguments->python, "a Python that has torch")
+      ->capture_default_str();
+  command->add_option("--peer-script", arguments->peer_script, "the peer; empty: bench/gpt2_peer.py")
+      ->type_name("FILE");
+  command->add_option("--window", arguments->window_s, "seconds of a measured window")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--warm", arguments->warm_s, "seconds of steps before the first window")
+      ->capture_default_str();
+  command->add_option("--rounds", arguments->rounds, "windows of each, in turns")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--kernels", arguments->shows_kernels, "milliseconds by kernel");
+  command->add_flag("--predict", arguments->predicts, "measure the layers and predict the step");
+  command->add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return bench_step(*arguments); }; });
+}
+
+}  // namespace penstock::app

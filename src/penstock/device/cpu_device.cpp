@@ -1,0 +1,15 @@
+#include "penstock/device/device.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/memory/gpu_account.h"
+
+namespace penstock::device {
+
+memory::Account& Device::account() const {
+  return is_gpu() ? memory::gpu_account(where.index()) : memory::process_account();
+}
+
+Device open_cpu() {
+  return {};
+}
+
+}  // namespace penstock::device

@@ -1,0 +1,39 @@
+// Where a run computes: the CPU or one GPU.
+#pragma once
+
+#include <memory>
+
+#include <c10/core/Device.h>
+
+namespace penstock::memory {
+class Account;
+}
+
+namespace penstock::device {
+
+class GpuContext;
+
+struct DeviceOptions {
+  bool is_deterministic = false;  // GPU: the same bits every time
+  bool allows_tf32 = false;       // GPU: products of float32 may be rounded to TF32
+};
+
+struct Device {
+  c10::Device where{c10::DeviceType::CPU};
+  std::shared_ptr<GpuContext> gpu;  // nothing on the CPU
+
+  bool is_gpu() const { return gpu != nullptr; }
+  memory::Account& account() const;
+};
+
+Device open_cpu();
+
+// The GPU that this process sees first. Makes its compute stream the calling thread's current one.
+// Throws ConfigError in one line where this build has no CUDA, or the machine no usable GPU.
+Device open_gpu(const DeviceOptions& options);
+
+// While on, algorithms are chosen by timing them: for the time before training, when nothing of value
+// is in the gradients. Does nothing on the CPU, or where results must be the same every time.
+void set_timing(const Device& device, bool is_on);
+
+}  // namespace penstock::device

@@ -1,0 +1,74 @@
+// What the work on one GPU shares: streams, matrix products, attention, and pinned memory for numbers
+// on their way to the host. Only in builds with CUDA.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/device/device.h"
+#include "penstock/gpu/attention.h"
+#include "penstock/gpu/gemm.h"
+#include "penstock/program/program.h"
+
+namespace penstock::device {
+
+class GpuContext {
+ public:
+  GpuContext(int index, const DeviceOptions& options);
+  ~GpuContext();
+
+  // The one place where a program's resources become streams. NCCL's transfers will run on the link's.
+  gpu::Stream stream(program::ResourceKind resource) const;
+  gpu::Stream compute() const { return stream(program::ResourceKind::Compute); }
+
+  c10::Device where() const { return where_; }
+  const DeviceOptions& options() const { return options_; }
+  gpu::Gemms& gemms() { return *gemms_; }
+  gpu::Attention& attention() { return *attention_; }
+
+  // Which of two ways to the same end is faster here: timed where a shape is seen for the first time
+  // while timing is on (and kept), else the first.
+  bool prefers_first(const std::string& key,
+                     const std::function<void()>& first,
+                     const std::function<void()>& second);
+  void set_timing(bool is_on);
+  const std::map<std::string, bool>& preferences() const { return preferences_; }
+
+  // Gradients that hold nothing yet. Who adds to one first may overwrite it instead, which spares
+  // clearing and reading it: `take_empty` answers whether it is empty, once.
+  void mark_empty(void* gradient) { empty_.insert(gradient); }
+  bool take_empty(void* gradient) { return empty_.erase(gradient) > 0; }
+
+  // A double on the device's side of the step and the pinned one that it is copied to: the answer of
+  // `fetch` is right once the stream has been waited for. There are as many as a step has
+  // micro-batches, used in turn.
+  struct LossSlot {
+    double* on_device;
+    const double* on_host;
+  };
+  LossSlot next_loss_slot();  // set to zero
+  void fetch(const LossSlot& slot) const;
+
+  void wait() const;  // for the compute stream
+
+ private:
+  c10::Device where_;
+  DeviceOptions options_;
+  std::vector<gpu::Stream> streams_;
+  at::Tensor workspace_, losses_, host_losses_;
+  std::unique_ptr<gpu::Gemms> gemms_;
+  std::unique_ptr<gpu::Attention> attention_;
+  std::set<void*> empty_;
+  int64_t next_loss_ = 0;
+  bool is_timing_ = false;
+  std::map<std::string, bool> preferences_;
+};
+
+}  // namespace penstock::device

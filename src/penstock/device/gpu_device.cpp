@@ -1,0 +1,33 @@
+#include <cuda_runtime_api.h>
+
+#include <c10/core/AllocatorConfig.h>
+
+#include "penstock/base/error.h"
+#include "penstock/device/device.h"
+#include "penstock/device/gpu_context.h"
+
+namespace penstock::device {
+
+Device open_gpu(const DeviceOptions& options) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    throw ConfigError(cat("run.device = \"cuda\", but there is no usable GPU here (",
+                          status == cudaSuccess ? "none found" : cudaGetErrorString(status),
+                          "); use run.device = \"cpu\", or a machine where nvidia-smi shows one"));
+  }
+  // Blocks that grow in place: what one layer frees serves the next, whatever its size, so that a
+  // limit holds for what is reserved as well as for what is used.
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  Device device{.where = {c10::DeviceType::CUDA, 0}};
+  device.gpu = std::make_shared<GpuContext>(0, options);
+  return device;
+}
+
+void set_timing(const Device& device, bool is_on) {
+  if (device.is_gpu()) {
+    device.gpu->set_timing(is_on && !device.gpu->options().is_deterministic);
+  }
+}
+
+}  // namespace penstock::device

@@ -1,0 +1,217 @@
+#include "penstock/optim/gpu_optimizer.h"
+
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <cuda_runtime_api.h>
+
+#include "penstock/base/error.h"
+#include "penstock/device/gpu_context.h"
+#include "penstock/gpu/check.h"
+#include "penstock/gpu/optimizers.h"
+#include "penstock/model/gpu_ops.h"
+#include "penstock/model/parameters.h"
+
+namespace penstock::optim {
+
+namespace {
+
+// An array of plain structs on the device.
+template <typename T>
+at::Tensor on_device(const std::vector<T>& items, c10::Device where) {
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(items.size() * sizeof(T))}, at::kByte);
+  std::memcpy(bytes.data_ptr(), items.data(), items.size() * sizeof(T));
+  return bytes.to(where);
+}
+
+template <typename T>
+T* pointer(const at::Tensor& bytes) {
+  return static_cast<T*>(bytes.data_ptr());
+}
+
+// What the three have in common: the norm, and the table of pieces that the kernels walk.
+class GpuOptimizer : public Optimizer {
+ public:
+  GpuOptimizer(const config::TrainOptions& train, const model::Parameters& parameters)
+      : train_(train), context_(parameters.device().gpu) {
+    std::vector<gpu::LambParameter> groups;
+    for (const model::Parameter& parameter : parameters.all()) {
+      groups.push_back({static_cast<int64_t>(pieces_.size()), 0, parameter.spec.has_weight_decay});
+      for (int64_t done = 0; done < parameter.spec.count(); done += gpu::kPieceElements) {
+        const int64_t count = std::min(gpu::kPieceElements, parameter.spec.count() - done);
+        pieces_.push_back({parameter.offset + done,
+                           static_cast<int32_t>(count),
+                           parameter.spec.has_weight_decay});
+        ++groups.back().piece_count;
+      }
+    }
+    group_count_ = static_cast<int64_t>(groups.size());
+    const c10::Device where = parameters.device().where;
+    device_pieces_ = on_device(pieces_, where);
+    device_groups_ = on_device(groups, where);
+    const int64_t elements = parameters.flat_gradients().numel();
+    norm_workspace_ = at::empty({gpu::gradient_norm_workspace_doubles(elements)},
+                                at::TensorOptions(where).dtype(at::kDouble));
+    const int64_t bytes = static_cast<int64_t>(sizeof(gpu::GradientState));
+    device_state_ = at::zeros({bytes}, at::TensorOptions(where).dtype(at::kByte));
+    host_state_ = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  }
+
+  // Steps go through `update`, which decides on the device what to multiply the gradients by.
+  void step(model::Parameters&, const Rate&, double) override {
+    throw InternalError("Optimizer::step on a GPU; use update");
+  }
+
+  void update(model::Parameters& parameters, const UpdateSettings& settings) override {
+    parameters.complete_gradients();
+    const gpu::Stream stream = context_->compute();
+    gpu::gradient_norm({.gradients = parameters.flat_gradients().const_data_ptr<float>(),
+                        .count = parameters.flat_gradients().numel(),
+                        .clip = static_cast<float>(settings.clip),
+                        .inverse_loss_scale = 1 / settings.loss_scale,
+                        .workspace = norm_workspace_.data_ptr<double>(),
+                        .state = pointer<gpu::GradientState>(device_state_)},
+                       stream);
+    ++steps_done_;
+    is_pending_ = true;
+    apply(parameters, settings.rate, stream);
+    PENSTOCK_CUDA(cudaMemcpyAsync(host_state_.data_ptr(),
+                                  device_state_.data_ptr(),
+                                  sizeof(gpu::GradientState),
+                                  cudaMemcpyDeviceToHost,
+                                  stream));
+  }
+
+  Updated updated() override {
+    const auto* state = pointer<const gpu::GradientState>(host_state_);
+    const bool was_applied = state->is_finite != 0;
+    if (is_pending_ && !was_applied) {
+      --steps_done_;
+    }
+    is_pending_ = false;
+    return {state->norm, was_applied};
+  }
+
+ protected:
+  virtual void apply(model::Parameters& parameters, const Rate& rate, gpu::Stream stream) = 0;
+
+  // The fields that AdamW, Sgd and Lamb share.
+  template <typename Work>
+  Work work_on(model::Parameters& parameters) const {
+    Work work{};
+    work.weights = parameters.flat_weights().data_ptr<float>();
+    work.gradients = parameters.flat_gradients().template data_ptr<float>();
+    if (parameters.compute_type() != at::kFloat) {
+      work.compute_copy = parameters.flat_compute().data_ptr();
+      work.copy_type = model::gpu_type(parameters.compute_type());
+    }
+    work.pieces = pointer<const gpu::UpdatePiece>(device_pieces_);
+    work.piece_count = static_cast<int64_t>(pieces_.size());
+    work.state = pointer<const gpu::GradientState>(device_state_);
+    return work;
+  }
+
+  float* state_data(size_t index) const { return state_[index].flat.data_ptr<float>(); }
+
+  config::TrainOptions train_;
+  std::shared_ptr<device::GpuContext> context_;
+  std::vector<gpu::UpdatePiece> pieces_;
+  int64_t group_count_ = 0;
+  at::Tensor device_pieces_, device_groups_;
+
+ private:
+  at::Tensor norm_workspace_, device_state_, host_state_;
+  bool is_pending_ = false;
+};
+
+StateBuffer zeros_like(const char* name, const model::Parameters& parameters) {
+  return {name, at::zeros_like(parameters.flat_weights())};
+}
+
+class GpuAdamW final : public GpuOptimizer {
+ public:
+  GpuAdamW(const config::TrainOptions& train, const model::Parameters& parameters)
+      : GpuOptimizer(train, parameters) {
+    state_ = {zeros_like("exp_avg", parameters), zeros_like("exp_avg_sq", parameters)};
+  }
+
+ private:
+  void apply(model::Parameters& parameters, const Rate& rate, gpu::Stream stream) override {
+    auto work = work_on<gpu::AdamW>(parameters);
+    work.mean = state_data(0);
+    work.mean_square = state_data(1);
+    work.settings = adam_settings(train_, rate, steps_done_);
+    gpu::adamw_update(work, stream);
+  }
+};
+
+class GpuSgd final : public GpuOptimizer {
+ public:
+  GpuSgd(const config::TrainOptions& train, const model::Parameters& parameters)
+      : GpuOptimizer(train, parameters) {
+    if (train.momentum > 0) {
+      state_ = {zeros_like("momentum_buffer", parameters)};
+    }
+  }
+
+ private:
+  void apply(model::Parameters& parameters, const Rate& rate, gpu::Stream stream) override {
+    auto work = work_on<gpu::Sgd>(parameters);
+    work.momentum_buffer = state_.empty() ? nullptr : state_data(0);
+    const double momentum = state_.empty() ? 0 : rate.momentum.value_or(train_.momentum);
+    work.settings = {static_cast<float>(rate.lr),
+                     static_cast<float>(momentum),
+                     static_cast<float>(train_.weight_decay),
+                     train_.nesterov,
+                     steps_done_ == 1};
+    gpu::sgd_update(work, stream);
+  }
+};
+
+class GpuLamb final : public GpuOptimizer {
+ public:
+  GpuLamb(const config::TrainOptions& train, const model::Parameters& parameters)
+      : GpuOptimizer(train, parameters) {
+    state_ = {zeros_like("exp_avg", parameters), zeros_like("exp_avg_sq", parameters)};
+    const int64_t count = static_cast<int64_t>(pieces_.size());
+    const at::TensorOptions options(parameters.device().where);
+    norms_ = at::empty(
+        {count * gpu::kPieceSlices * static_cast<int64_t>(sizeof(kernels::LambNorms))},
+        options.dtype(at::kByte));
+    rates_ = at::empty({count}, options.dtype(at::kFloat));
+  }
+
+ private:
+  void apply(model::Parameters& parameters, const Rate& rate, gpu::Stream stream) override {
+    auto work = work_on<gpu::Lamb>(parameters);
+    work.mean = state_data(0);
+    work.mean_square = state_data(1);
+    work.update = parameters.flat_gradients().data_ptr<float>();  // nobody reads these afterwards
+    work.parameters = pointer<const gpu::LambParameter>(device_groups_);
+    work.parameter_count = group_count_;
+    work.norms = pointer<kernels::LambNorms>(norms_);
+    work.rates = rates_.data_ptr<float>();
+    work.settings = adam_settings(train_, rate, steps_done_);
+    gpu::lamb_direction(work, stream);
+    gpu::lamb_ratio(work, stream);
+    gpu::lamb_apply(work, stream);
+  }
+
+  at::Tensor norms_, rates_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_gpu_optimizer(const config::TrainOptions& train,
+                                              const model::Parameters& parameters) {
+  if (train.optimizer == "adamw") {
+    return std::make_unique<GpuAdamW>(train, parameters);
+  }
+  if (train.optimizer == "sgd") {
+    return std::make_unique<GpuSgd>(train, parameters);
+  }
+  PENSTOCK_CHECK(train.optimizer == "lamb", "no optimizer ", train.optimizer);
+  return std::make_unique<GpuLamb>(train, parameters);
+}
+
+}  // namespace penstock::optim

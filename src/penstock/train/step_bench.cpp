@@ -1,0 +1,144 @@
+#include "penstock/train/step_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "penstock/base/interrupt.h"
+#include "penstock/memory/account.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/run/executor.h"
+#include "penstock/train/planning.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::train {
+
+struct StepBench::Parts {
+  Parts(const config::Recipe& given, bool predicts)
+      : recipe(given),
+        device(open_device(recipe)),
+        limit(memory::current_account(), recipe.plan.memory_bytes()),
+        chain(make_chain(recipe.model, device)),
+        parameters(
+            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
+        optimizer(optim::make_optimizer(recipe.train, parameters)),
+        planned(plan_run(recipe, chain, parameters, *optimizer, predicts)),
+        executor(planned.result.program, chain, parameters),
+        meter(device::open_meter(device)) {
+    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/7);
+    tokens = at::randint(recipe.model.vocabulary,
+                         {2, recipe.train.batch, recipe.model.context},
+                         generator,
+                         at::kLong);
+    if (uses_graph(recipe)) {
+      executor.use_graph();
+    }
+  }
+
+  config::Recipe recipe;
+  device::Device device;
+  memory::LimitScope limit;
+  model::Chain chain;
+  model::Parameters parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  Planned planned;
+  run::Executor executor;
+  std::unique_ptr<device::Meter> meter;
+  at::Tensor tokens;
+  int64_t steps_done = 0;
+  int64_t peak_bytes = 0;
+};
+
+StepBench::StepBench(const config::Recipe& recipe, bool predicts)
+    : parts_(memory::refuse_over_limit(
+          [&] { return std::make_unique<Parts>(recipe, predicts); })) {}
+
+StepBench::~StepBench() = default;
+
+double StepBench::step() {
+  Parts& parts = *parts_;
+  const double loss_scale = parts.recipe.train.precision == "float16" ? 1024 : 1;
+  const run::StepInput input{.inputs = parts.tokens[0],
+                             .targets = parts.tokens[1],
+                             .micro_batches = parts.recipe.plan.micro_batches,
+                             .seed = static_cast<uint64_t>(parts.recipe.train.seed),
+                             .step = parts.steps_done++,
+                             .loss_scale = loss_scale};
+  const double loss = parts.executor.run(input, [&] {
+    parts.optimizer->update(parts.parameters,
+                            {.rate = {.lr = parts.recipe.train.lr},
+                             .clip = parts.recipe.train.clip,
+                             .loss_scale = loss_scale});
+  });
+  static_cast<void>(parts.optimizer->updated());
+  parts.peak_bytes = std::max(parts.peak_bytes, parts.executor.measured().ranks[0].peak_bytes);
+  return loss;
+}
+
+Window StepBench::run(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto now = [] {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  };
+  const device::Meter* meter = parts_->meter.get();
+  Window window;
+  std::vector<double> clocks;
+  const std::optional<double> joules = meter == nullptr ? std::nullopt : meter->joules();
+  const double began = now();
+  double next_look = began + 0.25;
+  do {
+    window.loss = step();
+    ++window.steps;
+    if (meter != nullptr && now() > next_look) {
+      clocks.push_back(meter->clock_mhz().value_or(0));
+      next_look = now() + 0.25;
+    }
+  } while (now() - began < seconds && !was_interrupted());
+  window.seconds = now() - began;
+  if (joules) {
+    window.joules = *meter->joules() - *joules;
+  }
+  if (!clocks.empty()) {
+    std::nth_element(clocks.begin(), clocks.begin() + clocks.size() / 2, clocks.end());
+    window.clock_mhz = clocks[clocks.size() / 2];
+  }
+  return window;
+}
+
+device::Trace StepBench::trace(int64_t steps) {
+  parts_->meter->begin_trace();
+  for (int64_t i = 0; i < steps; ++i) {
+    step();
+  }
+  return parts_->meter->end_trace();
+}
+
+const Planned& StepBench::planned() const {
+  return parts_->planned;
+}
+
+const program::Timeline& StepBench::measured() const {
+  return parts_->executor.measured();
+}
+
+int64_t StepBench::peak_bytes() const {
+  return parts_->peak_bytes;
+}
+
+int64_t StepBench::reserved_peak_bytes() const {
+  return parts_->device.account().reserved_peak_bytes();
+}
+
+const device::Meter* StepBench::meter() const {
+  return parts_->meter.get();
+}
+
+std::string StepBench::device_name() const {
+  return parts_->meter ? parts_->meter->name() : "the CPU";
+}
+
+}  // namespace penstock::train

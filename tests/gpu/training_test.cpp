@@ -1,0 +1,289 @@
+// Training on the GPU: the losses of the CPU, and the same bits under every plan where results must
+// be deterministic.
+#include <cmath>
+
+#include "penstock/memory/account.h"
+#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/plan/planner.h"
+#include "penstock/profile/profile.h"
+#include "penstock/run/executor.h"
+#include "penstock/run/plain_step.h"
+
+#include "gpu/gpu_model.h"
+
+namespace penstock::run {
+
+namespace {
+
+using test::gpu;
+
+constexpr int64_t kVocabulary = 257, kTokens = 32;
+
+model::Gpt2Shape shape_with(double dropout) {
+  return {.layers = 2,
+          .width = 64,
+          .heads = 4,
+          .context = kTokens,
+          .vocabulary = kVocabulary,
+          .dropout = dropout};
+}
+
+model::Chain chain_on(const device::Device& device, double dropout) {
+  return device.is_gpu() ? model::make_gpt2_for_gpu(shape_with(dropout), device.gpu)
+                         : model::make_gpt2(shape_with(dropout));
+}
+
+StepInput batch(int64_t micro_batches) {
+  at::Tensor targets = test::random_tokens({4, kTokens}, kVocabulary, 8);
+  targets[1].narrow(0, 3, 5).fill_(-1);  // the micro-batches count differently
+  return {.inputs = test::random_tokens({4, kTokens}, kVocabulary, 7),
+          .targets = targets,
+          .first_sample = 40,
+          .micro_batches = micro_batches,
+          .seed = 5,
+          .step = 6};
+}
+
+void wait_for(const device::Device& device) {
+  if (device.is_gpu()) {
+    device.gpu->wait();
+  }
+}
+
+// The losses of twenty steps of AdamW on one batch, which it learns by heart; then that of evaluation.
+std::vector<double> train(const device::Device& device,
+                          at::ScalarType type,
+                          double dropout,
+                          int64_t micro_batches) {
+  const model::Chain chain = chain_on(device, dropout);
+  model::Parameters parameters(chain, type, /*seed=*/3, device);
+  const auto optimizer = optim::make_optimizer(config::TrainOptions{}, parameters);
+  StepInput input = batch(micro_batches);
+  input.loss_scale = type == at::kHalf ? 1024 : 1;
+  std::vector<double> losses;
+  for (int step = 0; step < 20; ++step) {
+    input.step = step;
+    parameters.zero_gradients();
+    losses.push_back(accumulate_gradients(chain, parameters, input));
+    optimizer->update(parameters,
+                      {.rate = {.lr = 1e-3}, .clip = 1, .loss_scale = input.loss_scale});
+    wait_for(device);
+    EXPECT_TRUE(optimizer->updated().was_applied);
+  }
+  EXPECT_EQ(optimizer->steps_done(), 20);
+  const LossSum end = evaluate(chain, parameters, input.inputs, input.targets);
+  losses.push_back(end.sum / static_cast<double>(end.count));
+  return losses;
+}
+
+void expect_near(const std::vector<double>& losses,
+                 const std::vector<double>& expected,
+                 double tolerance) {
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], tolerance * expected[i]) << "step " << i;
+  }
+}
+
+class GpuTraining : public test::OnGpu<> {};
+
+}  // namespace
+
+TEST_F(GpuTraining, GivesTheLossesOfTheCpu) {
+  for (const double dropout : {0.0, 0.1}) {
+    SCOPED_TRACE(cat("dropout ", dropout));
+    const std::vector<double> expected = train(device::open_cpu(), at::kFloat, dropout, 2);
+    EXPECT_LT(expected[20], 0.95 * expected[0]) << "nothing was learnt";
+    for (const bool is_deterministic : {false, true}) {
+      SCOPED_TRACE(is_deterministic ? "deterministic" : "fast");
+      const device::Device& device = gpu(is_deterministic);
+      expect_near(train(device, at::kFloat, dropout, 2), expected, 1e-4);
+      expect_near(train(device, at::kFloat, dropout, 1), expected, 1e-4);
+      expect_near(train(device, at::kBFloat16, dropout, 2), expected, 2e-2);
+      expect_near(train(device, at::kHalf, dropout, 2), expected, 2e-2);
+    }
+  }
+}
+
+TEST_F(GpuTraining, RepeatsItsBitsWhereItIsDeterministic) {
+  const device::Device& device = gpu(/*is_deterministic=*/true);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const double dropout : {0.0, 0.1}) {
+      EXPECT_EQ(train(device, type, dropout, 2), train(device, type, dropout, 2))
+          << test::type_name(type) << " dropout " << dropout;
+    }
+  }
+}
+
+TEST_F(GpuTraining, StartsFromTheWeightsOfTheCpu) {
+  const device::Device& device = gpu(/*is_deterministic=*/true);
+  const model::Parameters here(chain_on(device, 0), at::kBFloat16, /*seed=*/3, device);
+  const model::Parameters there(chain_on({}, 0), at::kBFloat16, /*seed=*/3);
+  EXPECT_TRUE(at::equal(test::packed(here, here.flat_weights()),
+                        test::packed(there, there.flat_weights())));
+  EXPECT_TRUE(at::equal(test::packed(here, here.flat_compute()),
+                        test::packed(there, there.flat_compute())));
+}
+
+// Clearing only marks what will be overwritten; whoever reads gradients completes them first.
+TEST_F(GpuTraining, ClearsGradientsThatNobodyWrites) {
+  const device::Device& device = gpu(/*is_deterministic=*/true);
+  const model::Chain chain = chain_on(device, 0);
+  model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
+  parameters.flat_gradients().fill_(7);
+  parameters.zero_gradients();
+  parameters.complete_gradients();
+  EXPECT_EQ(at::count_nonzero(parameters.flat_gradients()).item<int64_t>(), 0);
+  // Twice over a used buffer: what a step leaves does not reach the next.
+  parameters.zero_gradients();
+  const double first = accumulate_gradients(chain, parameters, batch(2));
+  const at::Tensor once = parameters.flat_gradients().clone();
+  parameters.zero_gradients();
+  EXPECT_EQ(accumulate_gradients(chain, parameters, batch(2)), first);
+  EXPECT_TRUE(at::equal(parameters.flat_gradients(), once));
+}
+
+namespace {
+
+struct Result {
+  double loss = 0;
+  at::Tensor gradients;
+};
+
+// One model with its costs, to be planned and run in several ways.
+class Fixture {
+ public:
+  Fixture(const device::Device& the_device,
+          at::ScalarType type,
+          double dropout,
+          int64_t micro_batches)
+      : device(the_device),
+        scope(device.account()),
+        chain(chain_on(device, dropout)),
+        input(batch(micro_batches)),
+        parameters(chain, type, /*seed=*/3, device) {
+    const int64_t each = input.inputs.size(0) / input.micro_batches;
+    costs = profile::measure(chain,
+                             parameters,
+                             input.inputs.narrow(0, 0, each).clone(),
+                             input.targets.narrow(0, 0, each).clone(),
+                             {.only_bytes = true});
+    // Any seconds will do to plan with; these make recomputing the first layers the cheapest.
+    double seconds = 1;
+    for (plan::LayerCost& layer : costs.layers) {
+      layer.forward_s = seconds;
+      for (plan::KeepCost& way : layer.ways) {
+        way.forward_s = seconds;
+        way.recompute_s = seconds / 2;
+        way.backward_s = 2 * seconds + static_cast<double>(&way - layer.ways.data()) / 8;
+      }
+      seconds += 0.25;
+    }
+    costs.residents = {{"held", device.account().usage().current_bytes}};
+  }
+
+  plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
+    return plan::make_plan(costs,
+                           {.recompute = recompute,
+                            .limit_bytes = limit,
+                            .micro_batches = static_cast<int32_t>(input.micro_batches)});
+  }
+
+  Result run_plain() {
+    parameters.zero_gradients();
+    const double loss = accumulate_gradients(chain, parameters, input);
+    return {loss, parameters.flat_gradients().cpu()};
+  }
+
+  Result run(const plan::PlanResult& planned) {
+    Executor executor(planned.program, chain, parameters);
+    int updates = 0;
+    const memory::PeakMark mark(device.account());
+    const double loss = executor.run(input, [&] {
+      ++updates;
+      parameters.complete_gradients();
+    });
+    EXPECT_EQ(updates, 1);
+    EXPECT_LE(mark.peak_bytes(), planned.peak_bytes);
+    EXPECT_EQ(executor.measured().ranks[0].peak_bytes, mark.peak_bytes());
+    EXPECT_EQ(executor.measured().ranks[0].spans.size(),
+              planned.program.ranks[0].instructions.size());
+    EXPECT_GT(executor.measured().seconds, 0);
+    return {loss, parameters.flat_gradients().cpu()};
+  }
+
+  device::Device device;
+  memory::AccountScope scope;
+  model::Chain chain;
+  StepInput input;
+  model::Parameters parameters;
+  plan::CostTable costs;
+};
+
+struct Case {
+  const char* name;
+  at::ScalarType type;
+  double dropout;
+  int64_t micro_batches;
+};
+
+class GpuPlans : public test::OnGpu<testing::TestWithParam<Case>> {};
+
+}  // namespace
+
+TEST_P(GpuPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
+  const Case& row = GetParam();
+  Fixture fixture(gpu(/*is_deterministic=*/true), row.type, row.dropout, row.micro_batches);
+  const Result expected = fixture.run_plain();
+  EXPECT_TRUE(std::isfinite(expected.loss));
+  const auto expect_same = [&](const plan::PlanResult& planned) {
+    const Result result = fixture.run(planned);
+    EXPECT_EQ(result.loss, expected.loss);
+    EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
+  };
+  for (const plan::Recompute recompute :
+       {plan::Recompute::None, plan::Recompute::All, plan::Recompute::Sqrt}) {
+    SCOPED_TRACE(plan::recompute_name(recompute));
+    expect_same(fixture.plan(recompute));
+  }
+  const plan::PlanResult all = fixture.plan(plan::Recompute::None);
+  const int64_t least = fixture.plan(plan::Recompute::Rotor, /*limit=*/1).least_bytes;
+  EXPECT_LT(least, all.peak_bytes);
+  for (int share = 0; share <= 4; ++share) {
+    const int64_t limit = least + (all.peak_bytes - least) * share / 4;
+    SCOPED_TRACE(cat("rotor within ", limit, " bytes"));
+    const plan::PlanResult planned = fixture.plan(plan::Recompute::Rotor, limit);
+    ASSERT_TRUE(planned.is_feasible);
+    expect_same(planned);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         GpuPlans,
+                         testing::Values(Case{"float32", at::kFloat, 0, 1},
+                                         Case{"float32_dropout", at::kFloat, 0.1, 2},
+                                         Case{"bfloat16", at::kBFloat16, 0, 2},
+                                         Case{"bfloat16_dropout", at::kBFloat16, 0.1, 2},
+                                         Case{"float16_dropout", at::kHalf, 0.1, 1},
+                                         Case{"bfloat16_four_micro_batches", at::kBFloat16, 0, 4}),
+                         [](const testing::TestParamInfo<Case>& row) { return row.param.name; });
+
+// The table without seconds or transients, which serves a program that is under no limit.
+TEST_F(GpuTraining, RunsAProgramMadeOfSizesAlone) {
+  Fixture fixture(gpu(/*is_deterministic=*/true), at::kBFloat16, 0.1, 2);
+  const Result expected = fixture.run_plain();
+  const plan::CostTable sizes = profile::sizes_of(fixture.chain,
+                                                  fixture.parameters,
+                                                  fixture.input.inputs.narrow(0, 0, 2),
+                                                  fixture.input.targets.narrow(0, 0, 2));
+  const plan::PlanResult planned =
+      plan::make_plan(sizes, {.recompute = plan::Recompute::None, .micro_batches = 2});
+  Executor executor(planned.program, fixture.chain, fixture.parameters);
+  EXPECT_EQ(executor.run(fixture.input, [&] { fixture.parameters.complete_gradients(); }),
+            expected.loss);
+  EXPECT_TRUE(at::equal(fixture.parameters.flat_gradients().cpu(), expected.gradients));
+}
+
+}  // namespace penstock::run
