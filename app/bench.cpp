@@ -222,6 +222,8 @@ void print_result(const StepArguments& arguments,
     json["device"] = bench.device_name();
     json["limit_bytes"] = recipe.plan.memory_bytes();
     json["reserved_peak_bytes"] = bench.reserved_peak_bytes();
+    json["program_s"] = bench.measured().seconds;
+    json["first_losses"] = bench.first_losses();
     if (plan.step_s > 0) {
       json["predicted"] = {{"step_s", plan.step_s}, {"peak_bytes", plan.peak_bytes}};
     }
@@ -242,11 +244,12 @@ void print_result(const StepArguments& arguments,
               format_bytes(bench.reserved_peak_bytes()).c_str(),
               1e3 * bench.measured().seconds);
   if (plan.step_s > 0) {
-    std::printf("predicted: %.1f ms (measured %.4f times that), peak %s (measured %.4f times that)\n",
-                1e3 * plan.step_s,
-                ours.step_s / plan.step_s,
-                format_bytes(plan.peak_bytes).c_str(),
-                static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.peak_bytes));
+    std::printf(
+        "predicted: %.1f ms (measured %.4f times that), peak %s (measured %.4f times that)\n",
+        1e3 * plan.step_s,
+        ours.step_s / plan.step_s,
+        format_bytes(plan.peak_bytes).c_str(),
+        static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.peak_bytes));
   }
   if (kernels) {
     std::printf("\n%s", report::kernel_text(*kernels, 40).c_str());
@@ -264,7 +267,8 @@ int bench_step(const StepArguments& arguments) {
   const std::string script = find_peer_script(arguments);
   std::vector<std::string> peers = wanted_peers(arguments);
   if (script.empty() && !peers.empty()) {
-    log_warning("bench/gpt2_peer.py was not found, so no PyTorch beside; name it with --peer-script");
+    log_warning(
+        "bench/gpt2_peer.py was not found, so no PyTorch beside; name it with --peer-script");
     peers.clear();
   }
   Sum ours;
@@ -305,7 +309,8 @@ int bench_step(const StepArguments& arguments) {
 void add_bench_command(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "measure, next to PyTorch");
   bench->require_subcommand(1);
-  CLI::App* command = bench->add_subcommand("step", "the training step of GPT-2, in tokens a second");
+  CLI::App* command =
+      bench->add_subcommand("step", "the training step of GPT-2, in tokens a second");
   const auto arguments = std::make_shared<StepArguments>();
   std::vector<std::string> names;
   for (const auto& [name, size] : known_sizes()) {
@@ -330,7 +335,8 @@ void add_bench_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--python", arguments->python, "a Python that has torch")
       ->capture_default_str();
-  command->add_option("--peer-script", arguments->peer_script, "the peer; empty: bench/gpt2_peer.py")
+  command
+      ->add_option("--peer-script", arguments->peer_script, "the peer; empty: bench/gpt2_peer.py")
       ->type_name("FILE");
   command->add_option("--window", arguments->window_s, "seconds of a measured window")
       ->check(CLI::PositiveNumber)

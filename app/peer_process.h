@@ -2,10 +2,10 @@
 #pragma once
 
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <sys/types.h>
 
 namespace penstock::app {
 

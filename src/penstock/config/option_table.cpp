@@ -327,7 +327,7 @@ std::vector<Option> make_table() {
           &RunOptions::graphs,
           {"auto", "on", "off"},
           "cuda: record the step as a CUDA graph and replay it; \"auto\": where every step is the "
-          "same to the device, that is without dropout"),
+          "same to the device, that is without dropout, and there is no plan.memory"),
       integer("run.threads",
               run,
               &RunOptions::threads,

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include <cuda_runtime_api.h>
+
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-#include <cuda_runtime_api.h>
 
 #include "penstock/gpu/check.h"
 #include "penstock/gpu/events.h"
@@ -33,7 +34,8 @@ GpuContext::GpuContext(int index, const DeviceOptions& options)
   }
   workspace_ = at::empty({gpu::Gemms::kWorkspaceBytes}, at::TensorOptions(where_).dtype(at::kByte));
   losses_ = at::zeros({kLossSlots}, at::TensorOptions(where_).dtype(at::kDouble));
-  host_losses_ = at::zeros({kLossSlots}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+  host_losses_ =
+      at::zeros({kLossSlots}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
   gemms_ = std::make_unique<gpu::Gemms>(workspace_.data_ptr(), options.allows_tf32);
   attention_ = std::make_unique<gpu::Attention>();
 }

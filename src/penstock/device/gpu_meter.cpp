@@ -17,15 +17,11 @@ class GpuMeter final : public Meter {
     }
   }
 
-  std::optional<double> joules() const override {
-    return power_ ? power_->joules() : std::nullopt;
-  }
+  std::optional<double> joules() const override { return power_ ? power_->joules() : std::nullopt; }
   std::optional<double> clock_mhz() const override {
     return power_ ? power_->clock_mhz() : std::nullopt;
   }
-  std::string name() const override {
-    return power_ ? power_->name().value_or("a GPU") : "a GPU";
-  }
+  std::string name() const override { return power_ ? power_->name().value_or("a GPU") : "a GPU"; }
 
   void begin_trace() override { trace_ = std::make_unique<gpu::KernelTrace>(); }
   Trace end_trace() override {

@@ -25,7 +25,8 @@ class GpuStopwatch final : public Stopwatch {
   }
   void restart(int64_t kept) override { next_ = kept; }  // events are used again
   double seconds(int64_t from, int64_t to) const override {
-    return gpu::seconds_between(events_[static_cast<size_t>(from)], events_[static_cast<size_t>(to)]);
+    return gpu::seconds_between(events_[static_cast<size_t>(from)],
+                                events_[static_cast<size_t>(to)]);
   }
 
  private:

@@ -5,7 +5,8 @@ namespace penstock::device {
 
 Device open_gpu(const DeviceOptions&) {
   throw ConfigError(
-      "run.device = \"cuda\", but this penstock was built without CUDA; use run.device = \"cpu\", or "
+      "run.device = \"cuda\", but this penstock was built without CUDA; use run.device = \"cpu\", "
+      "or "
       "build with cmake --preset cuda (docs/gpu.md)");
 }
 

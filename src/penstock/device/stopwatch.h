@@ -14,8 +14,8 @@ class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
 
-  virtual int64_t mark() = 0;   // its number, from 0
-  virtual void wait() = 0;      // until the work before the last mark is done
+  virtual int64_t mark() = 0;  // its number, from 0
+  virtual void wait() = 0;     // until the work before the last mark is done
   // Forgets all marks but the first `kept`: a graph that is replayed makes those again itself.
   virtual void restart(int64_t kept = 0) = 0;
   // Between two marks that were waited for.

@@ -16,7 +16,17 @@ namespace {
 namespace fe = cudnn_frontend;
 using TensorHandle = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-enum Name : int64_t { kQuery = 1, kKey, kValue, kOut, kStatistics, kOutGradient, kQueryGradient, kKeyGradient, kValueGradient };
+enum Name : int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kStatistics,
+  kOutGradient,
+  kQueryGradient,
+  kKeyGradient,
+  kValueGradient
+};
 
 void check_cudnn(cudnnStatus_t status, const char* call, int line) {
   if (status != CUDNN_STATUS_SUCCESS) {
@@ -38,8 +48,9 @@ class Builder {
  public:
   explicit Builder(const AttentionShape& shape)
       : shape_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
-    graph_->set_io_data_type(shape.type == Type::BFloat16 ? fe::DataType_t::BFLOAT16
-                                                          : fe::DataType_t::HALF)
+    graph_
+        ->set_io_data_type(shape.type == Type::BFloat16 ? fe::DataType_t::BFLOAT16
+                                                        : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
@@ -81,10 +92,9 @@ class Builder {
 
 std::shared_ptr<fe::graph::Graph> build_forward(const AttentionShape& shape, cudnnHandle_t handle) {
   Builder builder(shape);
-  const auto options = fe::graph::SDPA_attributes()
-                           .set_generate_stats(true)
-                           .set_causal_mask(true)
-                           .set_attn_scale(builder.scale());
+  const auto options =
+      fe::graph::SDPA_attributes().set_generate_stats(true).set_causal_mask(true).set_attn_scale(
+          builder.scale());
   const auto [out, statistics] = builder.graph().sdpa(
       builder.input(kQuery, 3), builder.input(kKey, 3), builder.input(kValue, 3), options);
   builder.output(out, kOut, 1);
@@ -134,7 +144,8 @@ void* offset(const void* base, int64_t elements, Type type) {
 }  // namespace
 
 bool can_attend(const AttentionShape& shape) {
-  return shape.type != Type::Float32 && shape.tokens > 1 && shape.head_width % 8 == 0 && shape.head_width <= 128;
+  return shape.type != Type::Float32 && shape.tokens > 1 && shape.head_width % 8 == 0 &&
+         shape.head_width <= 128;
 }
 
 struct Attention::Impl {
@@ -154,9 +165,7 @@ struct Attention::Impl {
     PENSTOCK_GRAPH(built.graph->get_workspace_size(built.workspace_bytes));
     return known.emplace(shape, std::move(built)).first->second;
   }
-  const Built& forward(const AttentionShape& shape) {
-    return find(forwards, shape, build_forward);
-  }
+  const Built& forward(const AttentionShape& shape) { return find(forwards, shape, build_forward); }
   const Built& backward(const AttentionShape& shape) {
     return find(backwards, shape, build_backward);
   }

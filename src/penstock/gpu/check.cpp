@@ -7,7 +7,8 @@
 namespace penstock::gpu {
 
 GpuError::GpuError(const char* call, const std::string& reason, const char* file, int line)
-    : Error(ExitCode::Internal, cat("the GPU call ", call, " failed at ", file, ":", line, ": ", reason)) {}
+    : Error(ExitCode::Internal,
+            cat("the GPU call ", call, " failed at ", file, ":", line, ": ", reason)) {}
 
 void fail_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaErrorMemoryAllocation) {
@@ -21,7 +22,8 @@ void fail_cuda(cudaError_t status, const char* call, const char* file, int line)
                     format_bytes(static_cast<int64_t>(all_bytes)),
                     " are free; other programs may use it too (nvidia-smi lists them)"));
   }
-  throw GpuError(call, cat(cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"), file, line);
+  throw GpuError(
+      call, cat(cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"), file, line);
 }
 
 }  // namespace penstock::gpu

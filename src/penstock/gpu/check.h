@@ -22,10 +22,10 @@ class GpuError : public Error {
 
 }  // namespace penstock::gpu
 
-#define PENSTOCK_CUDA(call)                                                    \
-  do {                                                                         \
-    const cudaError_t penstock_status = (call);                                \
-    if (penstock_status != cudaSuccess) {                                      \
-      ::penstock::gpu::fail_cuda(penstock_status, #call, __FILE__, __LINE__);  \
-    }                                                                          \
+#define PENSTOCK_CUDA(call)                                                   \
+  do {                                                                        \
+    const cudaError_t penstock_status = (call);                               \
+    if (penstock_status != cudaSuccess) {                                     \
+      ::penstock::gpu::fail_cuda(penstock_status, #call, __FILE__, __LINE__); \
+    }                                                                         \
   } while (false)

@@ -186,8 +186,11 @@ std::string shape_text(const Gemm& gemm) {
              gemm.is_a_transposed ? " aT" : "",
              gemm.is_b_transposed ? " bT" : "",
              gemm.bias == nullptr ? "" : " bias",
-             gemm.addend == nullptr ? "" : gemm.addend == gemm.d ? " accumulate" : " residual",
-             gemm.epilogue == Gemm::Epilogue::Gelu           ? (gemm.auxiliary == nullptr ? " gelu" : " gelu kept")
+             gemm.addend == nullptr  ? ""
+             : gemm.addend == gemm.d ? " accumulate"
+                                     : " residual",
+             gemm.epilogue == Gemm::Epilogue::Gelu
+                 ? (gemm.auxiliary == nullptr ? " gelu" : " gelu kept")
              : gemm.epilogue == Gemm::Epilogue::GeluBackward ? " dgelu"
                                                              : "");
 }
@@ -253,8 +256,7 @@ Prepared Gemms::Impl::prepare(const Gemm& gemm) const {
        {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, gemm.b},
         std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, gemm.a},
         std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, addend},
-        std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-                  static_cast<const void*>(gemm.d)}}) {
+        std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<const void*>(gemm.d)}}) {
     if (status == CUBLAS_STATUS_SUCCESS) {
       status = prefer(what, alignment(pointer));
     }
@@ -273,10 +275,11 @@ Prepared Gemms::Impl::prepare(const Gemm& gemm) const {
   }
   cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    throw GpuError("cublasLtMatmulAlgoGetHeuristic",
-                   cat("no algorithm for ", shape_text(gemm), " (", cublasLtGetStatusName(status), ")"),
-                   __FILE__,
-                   __LINE__);
+    throw GpuError(
+        "cublasLtMatmulAlgoGetHeuristic",
+        cat("no algorithm for ", shape_text(gemm), " (", cublasLtGetStatusName(status), ")"),
+        __FILE__,
+        __LINE__);
   }
   for (int i = 0; i < count; ++i) {
     if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {

@@ -34,7 +34,8 @@ struct Gemm {
   void* auxiliary = nullptr;
 
   double flops() const {
-    return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
+           static_cast<double>(depth);
   }
 };
 

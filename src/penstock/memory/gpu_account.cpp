@@ -4,8 +4,9 @@
 #include <array>
 #include <memory>
 
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
+
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include "penstock/base/units.h"
 #include "penstock/gpu/check.h"
@@ -62,21 +63,22 @@ class GpuAccount final : public Account {
       throw LimitError(limit_ - held + 1, held, limit_);
     }
     const int64_t others = std::max<int64_t>(0, memory.all - memory.free - reserved);
-    throw Error(ExitCode::Negative,
-                cat("GPU ",
-                    static_cast<int>(device_),
-                    " is out of memory: of its ",
-                    format_bytes(memory.all),
-                    " this run holds ",
-                    format_bytes(held),
-                    " and ",
-                    format_bytes(others),
-                    " are taken by other programs and the driver, ",
-                    format_bytes(memory.free),
-                    " are free; end the other programs (nvidia-smi lists them), or give plan.memory "
-                    "a limit that fits beside them (",
-                    first_line(what),
-                    ")"));
+    throw Error(
+        ExitCode::Negative,
+        cat("GPU ",
+            static_cast<int>(device_),
+            " is out of memory: of its ",
+            format_bytes(memory.all),
+            " this run holds ",
+            format_bytes(held),
+            " and ",
+            format_bytes(others),
+            " are taken by other programs and the driver, ",
+            format_bytes(memory.free),
+            " are free; end the other programs (nvidia-smi lists them), or give plan.memory "
+            "a limit that fits beside them (",
+            first_line(what),
+            ")"));
   }
 
  private:

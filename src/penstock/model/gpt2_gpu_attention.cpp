@@ -50,7 +50,8 @@ class GpuAttention final : public Gpt2GpuLayer {
     }
     const Dropout dropout = residual_dropout(pass);
     if (!dropout.is_active()) {
-      return {ops().linear(mixed.values, weights[kOutWeight], weights[kOutBias], rows).view(x.sizes())};
+      return {
+          ops().linear(mixed.values, weights[kOutWeight], weights[kOutBias], rows).view(x.sizes())};
     }
     at::Tensor out =
         ops().linear(mixed.values, weights[kOutWeight], weights[kOutBias]).view(x.sizes());

@@ -21,8 +21,8 @@ std::vector<ParameterSpec> specs_of(const Gpt2Shape& shape) {
 class GpuEmbedding final : public Gpt2GpuLayer {
  public:
   GpuEmbedding(const Gpt2Shape& shape, std::shared_ptr<device::GpuContext> context)
-      : Gpt2GpuLayer("embedding", "embedding", shape, specs_of(shape), {{"all"}}, std::move(context)) {
-  }
+      : Gpt2GpuLayer(
+            "embedding", "embedding", shape, specs_of(shape), {{"all"}}, std::move(context)) {}
 
   Tensors forward(Weights weights,
                   const Tensors& input,
@@ -32,7 +32,8 @@ class GpuEmbedding final : public Gpt2GpuLayer {
       return {};  // backward needs the tokens alone
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const at::Tensor& tokens = input[0];  // [B, T], checked against the vocabulary by who reads data
+    const at::Tensor& tokens =
+        input[0];  // [B, T], checked against the vocabulary by who reads data
     PENSTOCK_CHECK(tokens.is_contiguous() && tokens.scalar_type() == at::kLong &&
                        tokens.size(1) <= shape().context,
                    "token ids must be contiguous int64, at most ",
@@ -65,9 +66,9 @@ class GpuEmbedding final : public Gpt2GpuLayer {
     if (ops().context().take_empty(gradients[kTokens].data_ptr())) {
       gradients[kTokens].zero_();  // nobody has written it yet, and this touches a few rows alone
     }
-    const at::Tensor workspace = at::empty(
-        {gpu::embedding_backward_workspace_bytes(tokens.numel(), shape().width, shape().vocabulary)},
-        dy.options().dtype(at::kByte));
+    const at::Tensor workspace = at::empty({gpu::embedding_backward_workspace_bytes(
+                                               tokens.numel(), shape().width, shape().vocabulary)},
+                                           dy.options().dtype(at::kByte));
     gpu::embed_backward({.type = gpu_type(dy.scalar_type()),
                          .gradient = dy.const_data_ptr(),
                          .tokens = tokens.const_data_ptr<int64_t>(),

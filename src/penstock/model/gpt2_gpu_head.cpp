@@ -86,18 +86,16 @@ class GpuHead final : public Loss {
       add_table_gradient(gradients[kTable], rows);
     });
     context().fetch(slot);
-    const at::Tensor dx = ops_.norm_backward(
-        {flat, weights[kNormScale], normed.mean, normed.inverse_deviation},
-        std::move(normed_gradient),
-        /*residual_gradient=*/{},
-        {gradients[kNormScale], gradients[kNormShift]});
+    const at::Tensor dx =
+        ops_.norm_backward({flat, weights[kNormScale], normed.mean, normed.inverse_deviation},
+                           std::move(normed_gradient),
+                           /*residual_gradient=*/{},
+                           {gradients[kNormScale], gradients[kNormShift]});
     return {.pending_sum = slot.on_host, .input_gradient = dx.view(input.sizes())};
   }
 
   // A negative target does not count.
-  int64_t count(const at::Tensor& targets) const override {
-    return count_targets(targets);
-  }
+  int64_t count(const at::Tensor& targets) const override { return count_targets(targets); }
 
  private:
   struct Rows {

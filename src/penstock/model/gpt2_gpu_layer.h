@@ -66,8 +66,7 @@ class Gpt2GpuLayer : public Gpt2Layer {
                           const at::Tensor& residual_gradient,
                           const at::Tensor& scale_gradient,
                           const at::Tensor& shift_gradient) const {
-    const at::Tensor sums =
-        at::zeros({shape().width}, saved.x.options().dtype(at::kFloat));
+    const at::Tensor sums = at::zeros({shape().width}, saved.x.options().dtype(at::kFloat));
     at::Tensor dx = ops_.norm_backward(saved,
                                        std::move(normed_gradient),
                                        residual_gradient,

@@ -47,7 +47,9 @@ class GpuMlp final : public Gpt2GpuLayer {
     made.hidden.reset();
     const Dropout dropout = residual_dropout(pass);
     if (!dropout.is_active()) {
-      return {ops().linear(made.activated, weights[kOutWeight], weights[kOutBias], rows).view(x.sizes())};
+      return {ops()
+                  .linear(made.activated, weights[kOutWeight], weights[kOutBias], rows)
+                  .view(x.sizes())};
     }
     at::Tensor out =
         ops().linear(made.activated, weights[kOutWeight], weights[kOutBias]).view(x.sizes());

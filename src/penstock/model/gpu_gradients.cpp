@@ -1,7 +1,8 @@
 #include "penstock/model/gpu_gradients.h"
 
-#include <ATen/ATen.h>
 #include <cuda_runtime_api.h>
+
+#include <ATen/ATen.h>
 
 #include "penstock/device/gpu_context.h"
 #include "penstock/gpu/check.h"

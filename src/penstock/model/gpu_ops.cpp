@@ -16,7 +16,8 @@ namespace {
 
 // The kernels go by pointer: what they are handed must lie as they take it to.
 void require_dense(const at::Tensor& tensor) {
-  PENSTOCK_CHECK(tensor.is_cuda() && tensor.is_contiguous(), "a kernel needs a dense tensor on the GPU");
+  PENSTOCK_CHECK(tensor.is_cuda() && tensor.is_contiguous(),
+                 "a kernel needs a dense tensor on the GPU");
 }
 
 at::Tensor floats_like(const at::Tensor& near, int64_t count) {
@@ -37,7 +38,15 @@ gpu::Gemm product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d)
 }
 
 std::string shape_key(const char* what, const at::Tensor& x, const at::Tensor& weight) {
-  return cat(what, " ", x.size(0), "x", weight.size(0), "x", weight.size(1), " ", toString(x.scalar_type()));
+  return cat(what,
+             " ",
+             x.size(0),
+             "x",
+             weight.size(0),
+             "x",
+             weight.size(1),
+             " ",
+             toString(x.scalar_type()));
 }
 
 }  // namespace
@@ -107,8 +116,8 @@ GpuOps::Activated GpuOps::linear_gelu(const at::Tensor& x,
     return apart();
   }
   const std::string key = shape_key(keeps_hidden ? "gelu, kept" : "gelu", x, weight);
-  const bool is_fused =
-      context_->prefers_first(key, [&] { fused(); }, [&] { apart(); });
+  const bool is_fused = context_->prefers_first(
+      key, [&] { fused(); }, [&] { apart(); });
   return is_fused ? fused() : apart();
 }
 
@@ -151,8 +160,7 @@ at::Tensor GpuOps::linear_gelu_input_gradient(const at::Tensor& dy,
   };
   const auto apart = [&](const at::Tensor& bias) {
     const at::Tensor out = linear_input_gradient(dy, weight);
-    const at::Tensor workspace =
-        floats_like(out, gpu::gelu_backward_workspace_floats(out.size(1)));
+    const at::Tensor workspace = floats_like(out, gpu::gelu_backward_workspace_floats(out.size(1)));
     gpu::gelu_backward({.type = gpu_type(out.scalar_type()),
                         .dy = out.const_data_ptr(),
                         .x = hidden.const_data_ptr(),
@@ -234,7 +242,8 @@ at::Tensor GpuOps::norm_backward(const NormBackward& saved,
        .scale = saved.scale.const_data_ptr<float>(),
        .mean = saved.mean.const_data_ptr<float>(),
        .inverse_deviation = saved.inverse_deviation.const_data_ptr<float>(),
-       .residual_gradient = residual_gradient.defined() ? residual_gradient.const_data_ptr() : nullptr,
+       .residual_gradient =
+           residual_gradient.defined() ? residual_gradient.const_data_ptr() : nullptr,
        .dx = dy.data_ptr(),
        .scale_gradient = gradients.scale.data_ptr<float>(),
        .shift_gradient = gradients.shift.data_ptr<float>(),

@@ -2,8 +2,9 @@
 
 #include <cstring>
 
-#include <ATen/ATen.h>
 #include <cuda_runtime_api.h>
+
+#include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
 #include "penstock/device/gpu_context.h"
@@ -175,9 +176,9 @@ class GpuLamb final : public GpuOptimizer {
     state_ = {zeros_like("exp_avg", parameters), zeros_like("exp_avg_sq", parameters)};
     const int64_t count = static_cast<int64_t>(pieces_.size());
     const at::TensorOptions options(parameters.device().where);
-    norms_ = at::empty(
-        {count * gpu::kPieceSlices * static_cast<int64_t>(sizeof(kernels::LambNorms))},
-        options.dtype(at::kByte));
+    norms_ =
+        at::empty({count * gpu::kPieceSlices * static_cast<int64_t>(sizeof(kernels::LambNorms))},
+                  options.dtype(at::kByte));
     rates_ = at::empty({count}, options.dtype(at::kFloat));
   }
 

@@ -315,16 +315,15 @@ void Executor::show_made(int32_t index, const Step& step) const {
 
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
-  throw Error(ExitCode::Negative,
-              cat("stopped at instruction ",
-                  index,
-                  " (",
-                  program::describe(program_, instruction),
-                  "): ",
-                  what,
-                  "; the plan has this instruction work with ",
-                  format_count(instruction.working_bytes),
-                  " bytes; the weights are as before this step"));
+  throw OverLimit(cat("stopped at instruction ",
+                      index,
+                      " (",
+                      program::describe(program_, instruction),
+                      "): ",
+                      what,
+                      "; the plan has this instruction work with ",
+                      format_count(instruction.working_bytes),
+                      " bytes; the weights are as before this step"));
 }
 
 }  // namespace penstock::run

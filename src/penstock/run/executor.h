@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/device/step_graph.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/model/layer.h"
@@ -19,6 +20,12 @@ struct Made {
   int32_t instruction = 0;
   const program::Value& value;
   const model::Tensors& tensors;  // of an activation or a gradient; empty for saved state
+};
+
+// A step was stopped because an allocation would have broken the limit (exit code 1).
+class OverLimit : public Error {
+ public:
+  explicit OverLimit(const std::string& message) : Error(ExitCode::Negative, message) {}
 };
 
 class Executor {

@@ -16,6 +16,7 @@
 #include "penstock/program/verify.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
+#include "penstock/run/executor.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -311,6 +312,32 @@ plan::PlanRequest plan_request(const config::Recipe& recipe) {
 
 }  // namespace
 
+namespace {
+
+// Whether a step runs within the account's limit; the limit is in force only where training is about
+// to begin. Leaves the weights alone, and rubbish in the gradients.
+bool can_be_placed(const program::Program& program,
+                   const model::Chain& chain,
+                   model::Parameters& parameters,
+                   const config::Recipe& recipe) {
+  if (!parameters.device().is_gpu() || memory::current_account().limit_bytes() == 0) {
+    return true;
+  }
+  const at::Tensor tokens = at::randint(
+      recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
+  run::Executor executor(program, chain, parameters);
+  try {
+    executor.run(
+        {.inputs = tokens[0], .targets = tokens[1], .micro_batches = recipe.plan.micro_batches},
+        [] {});
+    return true;
+  } catch (const run::OverLimit&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 Planned make_plan(const config::Recipe& recipe,
                   const model::Chain& chain,
                   model::Parameters& parameters,
@@ -325,9 +352,31 @@ Planned make_plan(const config::Recipe& recipe,
   }
   plan::PlanRequest request = plan_request(recipe);
   request.rotor = rotor;
-  planned.result = plan::make_plan(planned.costs, request);
-  if (measured && planned.result.is_feasible) {
-    prove_with(*measured, recipe, planned.costs, planned.result);
+  const auto solve = [&] {
+    planned.result = plan::make_plan(planned.costs, request);
+    if (measured && planned.result.is_feasible) {
+      prove_with(*measured, recipe, planned.costs, planned.result);
+    }
+    return planned.result.is_feasible;
+  };
+  // A GPU's memory can be free and yet in pieces. Where the allocator cannot place a plan, one that
+  // uses a little less is tried.
+  const int64_t less_each_time = request.limit_bytes / 50;
+  constexpr int kTries = 5;
+  for (int tries = 1; solve() && !can_be_placed(planned.result.program, chain, parameters, recipe);
+       ++tries) {
+    if (tries == kTries) {
+      throw Error(ExitCode::Negative,
+                  cat("the GPU's allocator cannot place a step within plan.memory = ",
+                      recipe.plan.memory,
+                      ", not even one that needs ",
+                      format_bytes(planned.result.peak_bytes),
+                      "; try a little more, or more plan.micro_batches"));
+    }
+    log_info("the allocator cannot place a plan of ",
+             format_bytes(planned.result.peak_bytes),
+             " in one piece each; planning with less");
+    request.limit_bytes -= less_each_time;
   }
   return planned;
 }

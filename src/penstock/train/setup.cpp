@@ -32,7 +32,11 @@ device::Device open_device(const config::Recipe& recipe) {
 }
 
 bool uses_graph(const config::Recipe& recipe) {
-  return recipe.run.device == "cuda" && recipe.run.graphs != "off" && recipe.model.dropout == 0;
+  if (recipe.run.device != "cuda" || recipe.run.graphs == "off" || recipe.model.dropout > 0) {
+    return false;
+  }
+  // Under a limit the allocator must be free to move its pages, which it cannot while it records.
+  return recipe.run.graphs == "on" || recipe.plan.memory_bytes() == 0;
 }
 
 model::Chain make_chain(const config::ModelOptions& model, const device::Device& device) {

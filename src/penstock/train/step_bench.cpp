@@ -50,12 +50,13 @@ struct StepBench::Parts {
   std::unique_ptr<device::Meter> meter;
   at::Tensor tokens;
   int64_t steps_done = 0;
+  std::vector<double> first_losses;
   int64_t peak_bytes = 0;
 };
 
 StepBench::StepBench(const config::Recipe& recipe, bool predicts)
-    : parts_(memory::refuse_over_limit(
-          [&] { return std::make_unique<Parts>(recipe, predicts); })) {}
+    : parts_(memory::refuse_over_limit([&] { return std::make_unique<Parts>(recipe, predicts); })) {
+}
 
 StepBench::~StepBench() = default;
 
@@ -75,6 +76,9 @@ double StepBench::step() {
                              .loss_scale = loss_scale});
   });
   static_cast<void>(parts.optimizer->updated());
+  if (parts.first_losses.size() < 8) {
+    parts.first_losses.push_back(loss);
+  }
   parts.peak_bytes = std::max(parts.peak_bytes, parts.executor.measured().ranks[0].peak_bytes);
   return loss;
 }
@@ -123,6 +127,10 @@ const Planned& StepBench::planned() const {
 
 const program::Timeline& StepBench::measured() const {
   return parts_->executor.measured();
+}
+
+const std::vector<double>& StepBench::first_losses() const {
+  return parts_->first_losses;
 }
 
 int64_t StepBench::peak_bytes() const {

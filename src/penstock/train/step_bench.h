@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "penstock/config/recipe.h"
 #include "penstock/device/meter.h"
@@ -31,9 +33,10 @@ class StepBench {
   device::Trace trace(int64_t steps);  // GPU alone
 
   const Planned& planned() const;
-  const program::Timeline& measured() const;  // the last step
-  int64_t peak_bytes() const;                 // of the steps, not of planning
-  int64_t reserved_peak_bytes() const;        // what the device's allocator took for them
+  const program::Timeline& measured() const;        // the last step
+  const std::vector<double>& first_losses() const;  // of up to 8 steps
+  int64_t peak_bytes() const;                       // of the steps, not of planning
+  int64_t reserved_peak_bytes() const;              // what the device's allocator took for them
   std::string device_name() const;
   const device::Meter* meter() const;  // null on the CPU
 
