@@ -1,5 +1,5 @@
 # Thin, for people: each target is one or two commands that you can also type.
-.PHONY: demo test build bench setup format asan fuzz clean
+.PHONY: demo test build cuda bench setup format asan fuzz clean
 
 demo: build          ## train a small GPT-2 on the project's own text, then write a sample
 	build/penstock train recipes/demo.toml
@@ -12,6 +12,11 @@ build: setup         ## the release program, at build/penstock
 	@[ -f build/release/build.ninja ] || cmake --preset release
 	cmake --build --preset release --target penstock
 	@ln -sfn release/app/penstock build/penstock
+
+cuda:                ## the program with the GPU code and its tests, in build/cuda (needs the CUDA toolkit; see docs/gpu.md)
+	@tools/setup --cuda-build
+	@[ -f build/cuda/build.ninja ] || cmake --preset cuda
+	cmake --build --preset cuda --target penstock gpu_kernel_tests gpu_model_tests penstock_start
 
 setup:
 	@tools/setup

@@ -14,7 +14,10 @@
 #include "penstock/base/units.h"
 #include "penstock/config/options.h"
 #include "penstock/config/recipe.h"
+#include "penstock/memory/account.h"
+#include "penstock/plan/operations.h"
 #include "penstock/report/bench_text.h"
+#include "penstock/report/gpt2_floor.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/step_bench.h"
@@ -134,6 +137,13 @@ std::vector<std::string> peer_command(const StepArguments& arguments,
   return command;
 }
 
+report::Gpt2Size report_size(const config::Recipe& recipe) {
+  return {.layers = recipe.model.layers,
+          .width = recipe.model.width,
+          .context = recipe.model.context,
+          .vocabulary = recipe.model.vocabulary};
+}
+
 // Several windows together, of ours or of a peer.
 struct Sum {
   double tokens = 0, seconds = 0, joules = 0;
@@ -141,10 +151,7 @@ struct Sum {
   int64_t peak_bytes = 0;
 
   report::StepFigures figures(const std::string& who, const config::Recipe& recipe) const {
-    const double flop = report::gpt2_flop_per_token({.layers = recipe.model.layers,
-                                                     .width = recipe.model.width,
-                                                     .context = recipe.model.context,
-                                                     .vocabulary = recipe.model.vocabulary});
+    const double flop = report::gpt2_flop_per_token(report_size(recipe));
     report::StepFigures figures = report::step_figures(
         who, tokens / seconds, recipe.train.batch * recipe.model.context, flop);
     if (joules > 0) {
@@ -187,8 +194,13 @@ report::StepFigures run_beside(const StepArguments& arguments,
     const double seconds = window.at("seconds").get<double>();
     theirs.seconds += seconds;
     theirs.tokens += window.at("tokens_per_second").get<double>() * seconds;
-    theirs.peak_bytes = static_cast<int64_t>(window.at("peak_gib").get<double>() * (1 << 30));
+    const nlohmann::json& peak = window.at("peak_gib");  // null on the CPU
+    theirs.peak_bytes =
+        peak.is_null() ? 0 : static_cast<int64_t>(peak.get<double>() * (int64_t{1} << 30));
     log_info("torch ", peer, ": ", window.dump());
+  }
+  if (!(theirs.tokens > 0 && theirs.seconds > 0)) {
+    throw Error(ExitCode::Negative, "it has measured nothing");
   }
   return theirs.figures("torch " + peer, recipe);
 }
@@ -208,12 +220,37 @@ std::vector<std::string> wanted_peers(const StepArguments& arguments) {
   return peers;
 }
 
+struct TracedSteps {
+  report::KernelBreakdown kernels;
+  std::vector<report::KernelRow> groups;  // with floors, where the precision has 16 bits
+};
+
+TracedSteps trace_steps(const config::Recipe& recipe, train::StepBench& bench) {
+  constexpr int64_t kSteps = 5;
+  const device::Trace trace = bench.trace(kSteps);
+  TracedSteps traced{
+      .kernels = {.num_steps = kSteps, .busy_s = trace.busy_s, .span_s = trace.span_s}};
+  for (const device::KernelTime& kernel : trace.kernels) {
+    traced.kernels.rows.push_back(
+        {.name = kernel.name, .count = kernel.count, .seconds = kernel.seconds});
+  }
+  report::set_shares(traced.kernels.rows);
+  const bool has_rates =
+      recipe.train.precision == "bfloat16" || recipe.train.precision == "float16";
+  traced.groups = report::by_group(traced.kernels,
+                                   has_rates ? report::gpt2_work({.size = report_size(recipe),
+                                                                  .batch = recipe.train.batch,
+                                                                  .element_bytes = 2})
+                                             : std::vector<report::StepWork>{});
+  return traced;
+}
+
 void print_result(const StepArguments& arguments,
                   const config::Recipe& recipe,
                   const train::StepBench& bench,
                   const report::StepFigures& ours,
                   const std::vector<report::StepFigures>& peers,
-                  const std::optional<report::KernelBreakdown>& kernels) {
+                  const std::optional<TracedSteps>& traced) {
   const plan::PlanResult& plan = bench.planned().result;
   if (arguments.as_json) {
     nlohmann::ordered_json json = report::step_json(ours, peers);
@@ -225,10 +262,17 @@ void print_result(const StepArguments& arguments,
     json["program_s"] = bench.measured().seconds;
     json["first_losses"] = bench.first_losses();
     if (plan.step_s > 0) {
-      json["predicted"] = {{"step_s", plan.step_s}, {"peak_bytes", plan.peak_bytes}};
+      json["predicted"] = {
+          {"step_s", plan.step_s},
+          {"peak_bytes", plan.peak_bytes},
+          {"recomputed_forwards",
+           plan::recomputed_forwards(bench.planned().costs, plan.plan.operations)}};
     }
-    if (kernels) {
-      json["kernels"] = report::kernel_json(*kernels);
+    if (traced) {
+      const report::KernelBreakdown groups{.rows = traced->groups,
+                                           .num_steps = traced->kernels.num_steps};
+      json["groups"] = report::kernel_json(groups).at("kernels");
+      json["kernels"] = report::kernel_json(traced->kernels);
     }
     std::printf("%s\n", json.dump().c_str());
     return;
@@ -251,8 +295,10 @@ void print_result(const StepArguments& arguments,
         format_bytes(plan.peak_bytes).c_str(),
         static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.peak_bytes));
   }
-  if (kernels) {
-    std::printf("\n%s", report::kernel_text(*kernels, 40).c_str());
+  if (traced) {
+    std::printf("\n%s\n%s",
+                report::group_text(traced->groups, traced->kernels.num_steps, ours.watts).c_str(),
+                report::kernel_text(traced->kernels, 40).c_str());
   }
 }
 
@@ -276,31 +322,29 @@ int bench_step(const StepArguments& arguments) {
   for (const std::string& peer : peers) {
     try {
       peer_figures.push_back(run_beside(arguments, recipe, peer, script, bench, ours));
-    } catch (const Error& error) {
+    } catch (const memory::OutOfMemory&) {
+      throw;                                 // ours
+    } catch (const std::exception& error) {  // also those of a JSON that is not as expected
       log_warning("no figures of torch ", peer, ": ", error.what());
     }
   }
-  if (peers.empty()) {
+  if (ours.seconds == 0) {  // no peer, or none that ran
     for (int64_t round = 0; round < arguments.rounds && !was_interrupted(); ++round) {
       add_window(ours, recipe, bench.run(arguments.window_s));
     }
   }
+  if (ours.seconds == 0) {
+    throw Error(ExitCode::Negative,
+                cat("bench was stopped by ", interrupt_name(), " before its first window"));
+  }
   ours.peak_bytes = bench.peak_bytes();
   const report::StepFigures figures = ours.figures("penstock", recipe);
 
-  std::optional<report::KernelBreakdown> kernels;
+  std::optional<TracedSteps> traced;
   if (arguments.shows_kernels && recipe.run.device == "cuda") {
-    constexpr int64_t kSteps = 5;
-    const device::Trace trace = bench.trace(kSteps);
-    kernels = report::KernelBreakdown{
-        .num_steps = kSteps, .busy_s = trace.busy_s, .span_s = trace.span_s};
-    for (const device::KernelTime& kernel : trace.kernels) {
-      kernels->rows.push_back(
-          {.name = kernel.name, .count = kernel.count, .seconds = kernel.seconds});
-    }
-    report::set_shares(kernels->rows);
+    traced = trace_steps(recipe, bench);
   }
-  print_result(arguments, recipe, bench, figures, peer_figures, kernels);
+  print_result(arguments, recipe, bench, figures, peer_figures, traced);
   return 0;
 }
 
@@ -320,6 +364,7 @@ void add_bench_command(CLI::App& app, Action& action) {
       ->check(CLI::IsMember(names))
       ->capture_default_str();
   command->add_option("--batch", arguments->batch, "sequences a step; 0: the size's usual one")
+      ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
       ->capture_default_str();
   command
       ->add_option("--set",
@@ -339,14 +384,17 @@ void add_bench_command(CLI::App& app, Action& action) {
       ->add_option("--peer-script", arguments->peer_script, "the peer; empty: bench/gpt2_peer.py")
       ->type_name("FILE");
   command->add_option("--window", arguments->window_s, "seconds of a measured window")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
   command->add_option("--warm", arguments->warm_s, "seconds of steps before the first window")
+      ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command->add_option("--rounds", arguments->rounds, "windows of each, in turns")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
-  command->add_flag("--kernels", arguments->shows_kernels, "milliseconds by kernel");
+  command->add_flag("--kernels",
+                    arguments->shows_kernels,
+                    "milliseconds by kind of work, beside the floor, and by kernel");
   command->add_flag("--predict", arguments->predicts, "measure the layers and predict the step");
   command->add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
   command->callback(

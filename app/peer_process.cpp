@@ -45,7 +45,17 @@ PeerProcess::~PeerProcess() {
   ::close(from_);
   if (pid_ > 0) {
     ::kill(pid_, SIGTERM);
-    ::waitpid(pid_, nullptr, 0);
+    bool has_ended = false;
+    for (int tenths = 0; tenths < 50 && !has_ended; ++tenths) {
+      has_ended = ::waitpid(pid_, nullptr, WNOHANG) != 0;
+      if (!has_ended) {
+        ::usleep(100'000);
+      }
+    }
+    if (!has_ended) {  // deep in a library that does not listen
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
   }
 }
 
@@ -73,7 +83,10 @@ nlohmann::json PeerProcess::ask(const std::string& line) {
     throw Error(ExitCode::Negative, cat("the PyTorch peer answers: ", answer));
   }
   if (json.contains("error")) {
-    throw Error(ExitCode::Negative, cat("the PyTorch peer: ", json["error"].get<std::string>()));
+    throw Error(
+        ExitCode::Negative,
+        cat("the PyTorch peer: ",
+            json["error"].is_string() ? json["error"].get<std::string>() : json["error"].dump()));
   }
   return json;
 }

@@ -40,7 +40,7 @@ def torch_losses(args, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--penstock", default="build/penstock")
+    parser.add_argument("--penstock", default="build/cuda/app/penstock")
     parser.add_argument("--start", default="build/cuda/tests/penstock_start")
     parser.add_argument("--recipe", default="recipes/demo.toml")
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch and safetensors")

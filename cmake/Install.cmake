@@ -12,7 +12,7 @@ install(TARGETS penstock_all penstock_flags ${libraries} EXPORT PenstockTargets)
 install(DIRECTORY src/penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)
 install(EXPORT PenstockTargets NAMESPACE Penstock:: DESTINATION ${package})
-install(FILES cmake/Torch.cmake DESTINATION ${package})
+install(FILES cmake/Cuda.cmake cmake/Torch.cmake DESTINATION ${package})
 configure_package_config_file(cmake/PenstockConfig.cmake.in ${PROJECT_BINARY_DIR}/PenstockConfig.cmake
                               INSTALL_DESTINATION ${package})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/PenstockConfigVersion.cmake COMPATIBILITY SameMinorVersion)

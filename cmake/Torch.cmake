@@ -4,11 +4,8 @@ if(NOT PENSTOCK_TORCH)
   if(DEFINED ENV{PENSTOCK_TORCH})
     set(found_torch $ENV{PENSTOCK_TORCH})
   elseif(EXISTS ${CMAKE_CURRENT_LIST_DIR}/../tools/setup)
-    set(setup_flags --path)
-    if(PENSTOCK_WITH_CUDA)
-      list(APPEND setup_flags --cuda)
-    endif()
-    execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/../tools/setup ${setup_flags}
+    # A LibTorch with its CUDA packages comes first where there is one; to compile, any will do.
+    execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/../tools/setup --path
                     OUTPUT_VARIABLE found_torch OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE setup_result)
     if(NOT setup_result EQUAL 0)
       message(FATAL_ERROR "LibTorch not found: run tools/setup, or give -DPENSTOCK_TORCH=DIR (a folder with include/ and lib/).")

@@ -34,6 +34,17 @@ TINY = {
     "run.out": "out",
     "run.threads": 1,
 }
+# What makes `penstock bench step` a matter of a millisecond on the CPU.
+SMALL_STEP = {
+    "run.device": "cpu",
+    "run.threads": 1,
+    "train.precision": "float32",
+    "model.layers": 1,
+    "model.width": 64,
+    "model.heads": 2,
+    "model.context": 32,
+    "model.vocabulary": 100,
+}
 CHECKPOINT_FILES = (
     "model.safetensors",
     "optimizer.safetensors",

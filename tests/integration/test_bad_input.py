@@ -208,6 +208,137 @@ class CommandLine(BadInputTestCase):
             self.assert_fails(result, "output")
 
 
+class Gpu(BadInputTestCase):
+    """Settings for a GPU where there is none, or that go with nothing but one."""
+
+    COMMANDS = ("train", "plan", "profile", "simulate", "check", "lr-range")
+
+    def test_cuda_in_a_build_without_it(self):
+        probe = self.run_program("profile", "recipe.toml", "--set", "run.device=cuda")
+        if probe.code == 0:
+            self.skipTest("there is a GPU here")
+        # A build with CUDA names the machine instead.
+        remedy = "nvidia-smi" if "no usable GPU" in probe.stderr else "cmake --preset cuda"
+        for command in self.COMMANDS:
+            with self.subTest(command=command):
+                line = self.assert_refused(
+                    [command, "recipe.toml", "--set", "run.device=cuda"],
+                    'run.device = "cuda"',
+                    'use run.device = "cpu"',
+                    remedy,
+                )
+                self.assertNotRegex(line, r"  |\. ?$")
+
+    def test_cuda_is_asked_for_before_anything_is_written(self):
+        if self.run_program("profile", "recipe.toml", "--set", "run.device=cuda").code == 0:
+            self.skipTest("there is a GPU here")
+        self.assert_train_refused({"run.device": "cuda", "run.out": "new/run"}, "run.device")
+        self.assertEqual(cli.checkpoint_steps(self.folder / "new/run"), [])
+        # A later run may use the folder.
+        self.train({"run.out": "new/run", "train.steps": 1})
+
+    def test_describe_needs_no_gpu(self):
+        result = self.run_program("describe", "recipe.toml", "--set", "run.device=cuda")
+        self.assertEqual(result.code, 0, result)
+
+    def test_precisions_of_a_gpu_on_the_cpu(self):
+        for precision, other in (("tf32", "float32"), ("float16", "bfloat16")):
+            for command in self.COMMANDS:
+                with self.subTest(command=command, precision=precision):
+                    self.assert_refused(
+                        [command, "recipe.toml", "--set", f"train.precision={precision}"],
+                        f'train.precision = "{precision}"',
+                        'run.device = "cuda"',
+                        f'try train.precision = "{other}"',
+                    )
+
+    def test_loss_scales_that_are_none(self):
+        for key in ("train.loss_scale", "train.loss_scale_least"):
+            for value in ("0", "-1", "1e30", "nan"):
+                self.assert_train_refused({key: value}, key)
+        for key in ("train.loss_scale_interval", "train.loss_scale_hysteresis"):
+            for value in ("0", "-1", "1.5"):
+                self.assert_train_refused({key: value}, key)
+        self.assert_train_refused(
+            {"train.loss_scale": 2, "train.loss_scale_least": 4},
+            "train.loss_scale_least = 4",
+            "train.loss_scale = 2",
+            "try train.loss_scale_least = 1",
+        )
+
+    def test_graphs_on_the_cpu(self):
+        self.assert_train_refused(
+            {"run.graphs": "on"}, 'run.graphs = "on"', '"cuda", not "cpu"', 'run.graphs = "auto"'
+        )
+
+    def test_graphs_with_dropout(self):
+        # Found before the device is opened, so on any machine.
+        self.assert_train_refused(
+            {"run.graphs": "on", "run.device": "cuda", "model.dropout": 0.1},
+            'run.graphs = "on"',
+            "model.dropout = 0, not 0.1",
+        )
+
+    def test_graphs_of_another_kind(self):
+        self.assert_train_refused({"run.graphs": "maybe"}, "run.graphs", '"auto", "on" or "off"')
+        self.assert_train_refused({"run.device": "gpu"}, "run.device", '"cpu" or "cuda"')
+        self.assert_train_refused({"run.deterministic": 1}, "run.deterministic", "true or false")
+
+    def test_settings_of_a_gpu_that_do_no_harm_on_the_cpu(self):
+        plain = self.train({"run.out": "plain"})["losses"]
+        for values in ({"run.graphs": "off"}, {"run.graphs": "auto"}, {"run.deterministic": True}):
+            self.assertEqual(self.train({"run.out": "other", **values})["losses"], plain)
+
+
+class Bench(BadInputTestCase):
+    def test_without_a_subcommand(self):
+        self.assert_refused(["bench"], "subcommand", "--help")
+
+    def test_unknown_subcommand(self):
+        self.assert_refused(["bench", "stpe"], "--help")
+
+    def test_unknown_size(self):
+        self.assert_refused(["bench", "step", "--size", "125M"], "--size", "125M", "124M", "1558M")
+
+    def test_numbers_out_of_range(self):
+        for option, values in (
+            ("--window", ("0", "-1", "soon")),
+            ("--rounds", ("0", "-1", "1.5")),
+            ("--warm", ("-1", "soon")),
+            ("--batch", ("-1", "many")),
+        ):
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    line = self.assert_refused(["bench", "step", option, value], option)
+                    self.assertLess(len(line), 200, "a line, not a number of 300 digits")
+
+    def test_settings_that_are_none(self):
+        step = ["bench", "step", "--peers", "none"]
+        self.assert_refused([*step, "--set", "train.stpes=5"], "train.stpes", "train.steps?")
+        self.assert_refused([*step, "--set", "model.heads=5"], "model.width", "model.heads = 5")
+        self.assert_refused(
+            [*step, "--set", "run.device=cpu", "--set", "train.precision=float16"],
+            'train.precision = "float16"',
+            'run.device = "cuda"',
+        )
+
+    def test_without_a_gpu(self):
+        if self.run_program("profile", "recipe.toml", "--set", "run.device=cuda").code == 0:
+            self.skipTest("there is a GPU here")
+        self.assert_refused(["bench", "step", "--peers", "none"], 'use run.device = "cpu"')
+
+    def test_limit_that_is_too_small(self):
+        line = self.assert_refused(
+            [
+                *("bench", "step", "--batch", "1", "--peers", "none", "--json"),
+                *cli.settings(cli.SMALL_STEP),
+                *("--set", "plan.memory=100KiB"),
+            ],
+            code=1,
+        )
+        self.assertRegex(line, "does not fit|over the limit")
+
+
 class Checkpoints(BadInputTestCase):
     """Checkpoints that are damaged, incomplete, or of something else."""
 

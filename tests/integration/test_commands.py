@@ -1,8 +1,13 @@
 """Every subcommand, as its help describes it."""
 
 import json
+import math
+import os
 import re
+import signal
 import struct
+import sys
+import time
 import xml.etree.ElementTree
 
 import penstock_cli as cli
@@ -28,8 +33,23 @@ SUBCOMMANDS = {
         "--json",
     ),
     "lr-range": ("RECIPE", *RECIPE_FLAGS, "--from", "--to", "--steps", "--svg"),
+    "bench": ("step",),
     "options": ("--markdown",),
 }
+BENCH_STEP_FLAGS = (
+    "--size",
+    "--batch",
+    "--set",
+    "--peers",
+    "--python",
+    "--peer-script",
+    "--window",
+    "--warm",
+    "--rounds",
+    "--kernels",
+    "--predict",
+    "--json",
+)
 
 
 class CommandTestCase(cli.CliTestCase):
@@ -60,6 +80,13 @@ class Help(CommandTestCase):
                 known = {*flags, "--help", "--version", "--quiet"}
                 self.assertLessEqual(set(re.findall(r"(?<!\S)(?:-\w,)?(--[a-z-]+)", text)), known)
 
+    def test_bench_step(self):
+        text = self.output_of("bench", "step", "--help")
+        for needle in (*BENCH_STEP_FLAGS, "124M", "1558M", "eager", "compile"):
+            self.assertIn(needle, text)
+        found = set(re.findall(r"(?<!\S)(?:-\w,)?(--[a-z-]+)", text))
+        self.assertLessEqual(found, {*BENCH_STEP_FLAGS, "--help", "--version", "--quiet"})
+
     def test_version(self):
         self.assertRegex(self.output_of("--version"), r"^\d+\.\d+\.\d+\S*\n$")
 
@@ -77,6 +104,238 @@ class Help(CommandTestCase):
         plain = self.output_of("options")
         for key in re.findall(r"^  [a-z]+\.([a-z0-9_]+) = ", plain, re.MULTILINE):
             self.assertIn(f"| `{key}` |", text)
+
+
+class Bench(CommandTestCase):
+    """`penstock bench step` on the CPU, with a peer that takes no time. The figures themselves are
+    a GPU's matter."""
+
+    def bench(self, *arguments, **options):
+        return self.run_program(
+            *("bench", "step", "--size", "124M", "--batch", 1, *cli.settings(cli.SMALL_STEP)),
+            *("--window", 0.1, "--warm", 0, "--rounds", 2, *arguments),
+            **options,
+        )
+
+    def figures(self, result):
+        """Of a run that succeeded with figures of ours."""
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        step = result.json()
+        ours = step["ours"]
+        self.assertEqual(ours["who"], "penstock")
+        self.assertGreater(ours["tokens_per_second"], 0)
+        self.assertAlmostEqual(ours["step_s"] * ours["tokens_per_second"], 32, delta=1e-6)
+        self.assertGreater(ours["peak_bytes"], 0)
+        return step
+
+    def peer(self, body, *arguments, prelude="", peers="eager", **options):
+        """Beside a peer of a few lines; `body` sees the words of each command."""
+        script = [
+            "import json, os, signal, sys, time",
+            f"open({str(self.folder / 'peer.pid')!r}, 'w').write(str(os.getpid()))",
+            "def answer(value): print(json.dumps(value), flush=True)",
+            *prelude.splitlines(),
+            "for line in iter(sys.stdin.readline, ''):",
+            "    words = line.split()",
+            *("    " + row for row in body.splitlines()),
+        ]
+        (self.folder / "peer.py").write_text("\n".join(script) + "\n")
+        return self.bench(
+            *("--peers", peers, "--python", sys.executable, "--peer-script", "peer.py"),
+            *("--json", *arguments),
+            **options,
+        )
+
+    def end_peer(self):
+        """Whether there was one to end."""
+        try:
+            os.kill(int((self.folder / "peer.pid").read_text()), signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def assert_peer_is_gone(self):
+        self.assertFalse(self.end_peer(), "the peer outlives the bench")
+
+    def assert_without_peer(self, result, *needles):
+        """Our figures, and one warning in the peer's place."""
+        step = self.figures(result)
+        self.assertEqual(step["peers"], [])
+        self.assertIsNone(step["best_peer"])
+        self.assertIsNone(step["ratio"])
+        warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+        self.assertEqual(len(warnings), 1, result)
+        for needle in ("torch eager", *needles):
+            self.assertIn(needle, warnings[0])
+
+    def test_json(self):
+        step = self.figures(self.bench("--peers", "none", "--json"))
+        self.assertEqual((step["model"], step["batch"]), ("124M", 1))
+        self.assertEqual((step["device"], step["limit_bytes"]), ("the CPU", 0))
+        self.assertEqual(step["peers"], [])
+        self.assertIsNone(step["ratio"])
+        self.assertNotIn("predicted", step)
+        self.assertNotIn("kernels", step)
+        self.assertGreaterEqual(step["reserved_peak_bytes"], step["ours"]["peak_bytes"])
+        self.assertTrue(0 < step["program_s"] < 1)
+        losses = step["first_losses"]
+        self.assertEqual(len(losses), 8)
+        self.assertAlmostEqual(losses[0], math.log(100), delta=0.3)
+        self.assertLess(losses[7], losses[0])
+
+    def test_first_losses_repeat(self):
+        runs = [self.figures(self.bench("--peers", "none", "--json")) for _ in range(2)]
+        self.assertEqual(runs[0]["first_losses"], runs[1]["first_losses"])
+
+    def test_text(self):
+        result = self.bench("--peers", "none")
+        self.assertEqual(result.code, 0, result)
+        for needle in ("GPT-2 124M, batch 1 x 32, float32", "tokens/s", "MFU", "penstock", "peak"):
+            self.assertIn(needle, result.stdout)
+        self.assertNotIn("nan", result.stdout)
+
+    def test_prediction(self):
+        step = self.figures(self.bench("--peers", "none", "--json", "--predict"))
+        predicted = step["predicted"]["peak_bytes"]
+        self.assertGreater(step["predicted"]["step_s"], 0)
+        self.assertAlmostEqual(step["ours"]["peak_bytes"], predicted, delta=0.02 * predicted)
+
+    def test_limit(self):
+        unlimited = self.figures(self.bench("--peers", "none", "--json"))
+        limit = 2 * unlimited["ours"]["peak_bytes"]
+        limited = self.figures(
+            self.bench("--peers", "none", "--json", "--set", f"plan.memory={limit}")
+        )
+        self.assertEqual(limited["limit_bytes"], limit)
+        self.assertLessEqual(limited["ours"]["peak_bytes"], limit)
+        self.assertEqual(limited["first_losses"], unlimited["first_losses"])
+
+    def test_batch_of_a_setting(self):
+        step = self.bench("--peers", "none", "--json", "--set", "train.batch=3")
+        self.assertEqual(step.json()["batch"], 3)
+
+    def test_kernels_are_a_gpus(self):
+        step = self.figures(self.bench("--peers", "none", "--json", "--kernels"))
+        self.assertNotIn("kernels", step)
+
+    def test_beside_a_peer(self):
+        # As gpt2_peer.py answers on the CPU, where it does not know its peak.
+        for peak in ("None", "0.5"):
+            result = self.peer(
+                "if words[0] == 'warm': answer({'steps': 1})\n"
+                "else: answer({'tokens_per_second': 1.0, 'seconds': float(words[1]),"
+                f" 'steps': 1, 'peak_gib': {peak}}})"
+            )
+            with self.subTest(peak=peak):
+                step = self.figures(result)
+                (peer,) = step["peers"]
+                self.assertEqual(step["best_peer"], peer["who"])
+                self.assertEqual(peer["who"], "torch eager")
+                self.assertAlmostEqual(peer["tokens_per_second"], 1)
+                self.assertAlmostEqual(
+                    step["ratio"], step["ours"]["tokens_per_second"], delta=1e-6 * step["ratio"]
+                )
+                self.assertEqual(peer["peak_bytes"], 0 if peak == "None" else 2**29)
+                self.assert_peer_is_gone()
+
+    def test_what_a_peer_is_told(self):
+        self.peer(
+            "answer({'tokens_per_second': 1.0, 'seconds': 1.0, 'peak_gib': 1.0})",
+            prelude=f"open({str(self.folder / 'told')!r}, 'w').write(' '.join(sys.argv[1:]))",
+        )
+        told = (self.folder / "told").read_text()
+        self.assertEqual(
+            told,
+            "--layers 1 --width 64 --heads 2 --context 32 --vocabulary 100 --batch 1 "
+            "--device cpu --mode eager",
+        )
+
+    def test_python_that_is_missing(self):
+        (self.folder / "peer.py").write_text("")
+        self.assert_without_peer(
+            self.bench(
+                *("--peers", "eager", "--python", "no/such/python", "--json"),
+                *("--peer-script", "peer.py"),
+            )
+        )
+
+    def test_script_that_is_missing(self):
+        self.assert_without_peer(
+            self.bench(
+                *("--peers", "eager", "--python", sys.executable, "--json"),
+                *("--peer-script", "no/such/peer.py"),
+            )
+        )
+
+    def test_peers_that_end(self):
+        for body in ("sys.exit(3)", "if words[0] == 'warm': answer({})\nelse: sys.exit(0)"):
+            with self.subTest(body=body):
+                self.assert_without_peer(self.peer(body))
+                self.assert_peer_is_gone()
+        self.assert_without_peer(self.peer("pass", prelude="os.kill(os.getpid(), signal.SIGKILL)"))
+
+    def test_peers_that_answer_rubbish(self):
+        for answer in (
+            "print('good morning', flush=True)",
+            "print('', flush=True)",
+            "sys.stdout.buffer.write(bytes(range(128, 256)) + b'\\n'); sys.stdout.flush()",
+            "answer([1, 2])",
+            "answer(None)",
+            "answer({})",
+            "answer({'seconds': 1.0})",
+            "answer({'tokens_per_second': 'fast', 'seconds': 1.0, 'peak_gib': 1.0})",
+            "answer({'tokens_per_second': 0.0, 'seconds': 0.0, 'peak_gib': 0.0})",
+            "answer({'tokens_per_second': -1.0, 'seconds': 1.0, 'peak_gib': 0.0})",
+            "answer({'error': 5})",
+            "answer({'error': None})",
+        ):
+            with self.subTest(answer=answer):
+                self.assert_without_peer(
+                    self.peer(f"if words[0] == 'warm': answer({{'steps': 1}})\nelse: {answer}")
+                )
+                self.assert_peer_is_gone()
+
+    def test_peer_that_explains_itself(self):
+        self.assert_without_peer(
+            self.peer("answer({'error': 'RuntimeError: no luck'})"), "RuntimeError: no luck"
+        )
+
+    def test_peer_that_does_not_go(self):
+        """One that heeds no request to end is ended."""
+        self.addCleanup(self.end_peer)
+        result = self.peer(
+            "answer('rubbish')\ntime.sleep(1000)",
+            prelude="signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            timeout=45,
+        )
+        self.assert_without_peer(result)
+        self.assert_peer_is_gone()
+
+    def test_the_second_peer_runs_though_the_first_does_not(self):
+        result = self.peer(
+            "if sys.argv[-1] == 'compile': sys.exit(1)\n"
+            "answer({'tokens_per_second': 2.0, 'seconds': 1.0, 'peak_gib': 1.0})",
+            peers="compile,eager",
+        )
+        self.assertEqual([peer["who"] for peer in self.figures(result)["peers"]], ["torch eager"])
+
+    def interrupt(self, number, *arguments):
+        every = ("bench", "step", "--batch", "1", *cli.settings(cli.SMALL_STEP), *arguments)
+        process = cli.start(*every, cwd=self.folder)
+        time.sleep(1.5)
+        self.assertIsNone(process.poll(), "the bench was too short for this test")
+        process.send_signal(number)
+        return cli.finish(process, every, timeout=30)
+
+    def test_interrupt(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for arguments in (("--warm", "100"), ("--warm", "0", "--window", "100")):
+                with self.subTest(signal=number, arguments=arguments):
+                    result = self.interrupt(number, "--peers", "none", "--json", *arguments)
+                    self.assertIn(result.code, (0, 1), result)
+                    self.assertNotIn("internal error", result.stderr)
+                    self.assertLessEqual(len(result.errors()), 1, result)
 
 
 class Describe(CommandTestCase):

@@ -1,30 +1,79 @@
+#include <cuda_runtime_api.h>
+
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 
+#include "penstock/base/log.h"
 #include "penstock/device/step_graph.h"
+#include "penstock/gpu/check.h"
 
 namespace penstock::device {
 
 namespace {
 
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// LibTorch has a class for this, but it cannot be destroyed after a recording that failed; and there
+// are no random numbers of LibTorch's in a step.
 class GpuStepGraph final : public StepGraph {
  public:
+  explicit GpuStepGraph(c10::DeviceIndex device)
+      : device_(device), stream_(c10::cuda::getCurrentCUDAStream(device).stream()) {}
+
   ~GpuStepGraph() override {
-    // What it had is free for others at once, not only when they run out.
-    graph_.reset();
-    c10::cuda::CUDACachingAllocator::emptyCache();
+    try {
+      if (is_recording_) {
+        end_recording();
+      }
+      if (graph_ != nullptr) {
+        PENSTOCK_CUDA(cudaGraphDestroy(graph_));
+      }
+      if (executable_ != nullptr) {
+        PENSTOCK_CUDA(cudaGraphExecDestroy(executable_));
+      }
+      if (has_pool_) {
+        // What it had is free for others at once, not only when they run out.
+        allocator::releasePool(device_, pool_);
+        allocator::emptyCache();
+      }
+    } catch (const std::exception& error) {
+      log_warning("while a recorded step was given up: ", error.what());
+    }
   }
 
   void begin() override {
     // Blocks that unrecorded steps have left would stand beside the graph's own.
-    c10::cuda::CUDACachingAllocator::emptyCache();
-    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    allocator::emptyCache();
+    pool_ = at::cuda::graph_pool_handle();
+    allocator::beginAllocateToPool(
+        device_, pool_, [stream = stream_](cudaStream_t asking) { return asking == stream; });
+    has_pool_ = true;
+    is_recording_ = true;
+    PENSTOCK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   }
-  void end() override { graph_.capture_end(); }
-  void replay() override { graph_.replay(); }
+
+  void end() override {
+    end_recording();
+    PENSTOCK_CUDA(cudaGraphInstantiate(&executable_, graph_, 0));
+  }
+
+  void replay() override { PENSTOCK_CUDA(cudaGraphLaunch(executable_, stream_)); }
 
  private:
-  at::cuda::CUDAGraph graph_;
+  void end_recording() {
+    is_recording_ = false;
+    allocator::endAllocateToPool(device_, pool_);
+    PENSTOCK_CUDA(cudaStreamEndCapture(stream_, &graph_));
+  }
+
+  c10::DeviceIndex device_;
+  cudaStream_t stream_;
+  c10::MempoolId_t pool_{0, 0};
+  bool has_pool_ = false;
+  bool is_recording_ = false;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 }  // namespace
@@ -33,7 +82,7 @@ std::unique_ptr<StepGraph> make_step_graph(const Device& device) {
   if (!device.is_gpu()) {
     return nullptr;
   }
-  return std::make_unique<GpuStepGraph>();
+  return std::make_unique<GpuStepGraph>(device.where.index());
 }
 
 }  // namespace penstock::device

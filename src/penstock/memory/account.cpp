@@ -42,13 +42,12 @@ PeakMark::~PeakMark() {
 }
 
 LimitError::LimitError(int64_t asked, int64_t held, int64_t limit)
-    : Error(ExitCode::Negative,
-            cat("an allocation of ",
-                format_count(asked),
-                " bytes with ",
-                format_count(held),
-                " held would go over the limit of ",
-                format_count(limit))),
+    : OutOfMemory(cat("an allocation of ",
+                      format_count(asked),
+                      " bytes with ",
+                      format_count(held),
+                      " held would go over the limit of ",
+                      format_count(limit))),
       asked_(asked),
       held_(held),
       limit_(limit) {}

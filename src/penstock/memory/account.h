@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <c10/util/Exception.h>
 
@@ -34,7 +35,7 @@ class Account {
   virtual int64_t reserved_peak_bytes() const = 0;
 
   // The device's allocator gave up, in these words: throws LimitError where the limit is why, else an
-  // Error that says who holds what.
+  // OutOfMemory that says who holds what.
   [[noreturn]] virtual void fail_out_of_memory(const char* what) const = 0;
 };
 
@@ -85,10 +86,22 @@ class PeakMark {
   int64_t outer_peak_;
 };
 
+// A device has not the bytes that were asked for. Exit code 1.
+class OutOfMemory : public Error {
+ public:
+  explicit OutOfMemory(const std::string& message) : Error(ExitCode::Negative, message) {}
+};
+
 // An allocation was refused because it would have taken the account over its limit.
-class LimitError : public Error {
+class LimitError : public OutOfMemory {
  public:
   LimitError(int64_t asked, int64_t held, int64_t limit);
+  // In other words, where an allocator does not say exactly what it was asked for.
+  LimitError(int64_t held, int64_t limit, const std::string& message)
+      : OutOfMemory(message),
+        asked_(limit > held ? limit - held + 1 : 1),
+        held_(held),
+        limit_(limit) {}
 
   int64_t asked_bytes() const { return asked_; }
   int64_t held_bytes() const { return held_; }

@@ -60,11 +60,20 @@ class GpuAccount final : public Account {
     const DeviceMemory memory = memory_of_device();
     // The limit is why when the device itself has more to give than the limit leaves.
     if (limit_ > 0 && limit_ - reserved < memory.free) {
-      throw LimitError(limit_ - held + 1, held, limit_);
+      throw LimitError(held,
+                       limit_,
+                       cat("an allocation with ",
+                           format_count(held),
+                           " bytes held and ",
+                           format_count(reserved),
+                           " taken from the GPU would go over the limit of ",
+                           format_count(limit_),
+                           " (",
+                           first_line(what),
+                           ")"));
     }
     const int64_t others = std::max<int64_t>(0, memory.all - memory.free - reserved);
-    throw Error(
-        ExitCode::Negative,
+    throw OutOfMemory(
         cat("GPU ",
             static_cast<int>(device_),
             " is out of memory: of its ",

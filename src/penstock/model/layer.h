@@ -27,7 +27,7 @@ struct ParameterSpec {
   bool is_always_float32 = false;  // handed to the layer in float32 whatever the compute precision
   at::Tensor given;                // for Given
   // Zeros behind it in the flat buffers of weights and gradients, so that a product may take more
-  // rows than there are: libraries are fast only where sizes are multiples of 8.
+  // rows than there are: libraries are fast only where sizes are round.
   int64_t padding = 0;
   // GPU: the layer that goes backward first overwrites this gradient where it is still empty (see
   // device::GpuContext::mark_empty), so it need not be cleared.

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
@@ -82,13 +83,11 @@ double Executor::run(const StepInput& input, const Update& update) {
             .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
             .scale = 1.0 / static_cast<double>(count)};
-  give_inputs(step);
+  memory::refuse_over_limit([&] { give_inputs(step); });
   // Everything up to the update can be recorded; the update's settings change from step to step.
   const size_t update_at = rank_.instructions.size() - 1;
   const bool is_recordable = uses_graph_ && !watcher_ && rank_.instructions.back().op == Op::Step;
-  if (is_recordable && has_run_) {
-    run_recorded(step);
-  } else {
+  if (!is_recordable || !has_run_ || !run_recorded(step)) {
     begin_record();
     run_instructions(0, update_at, step);
   }
@@ -111,8 +110,9 @@ void Executor::give_inputs(Step& step) {
         value.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
     const at::Tensor part =
         whole.narrow(0, value.micro_batch * step.samples_each, step.samples_each);
-    step.slot(rank_.given[i]).tensors = {
-        parameters_.device().is_gpu() && part.is_cpu() ? upload(i, part) : part.clone()};
+    PENSTOCK_CHECK(part.is_cpu(), "a batch comes from the CPU");
+    step.slot(rank_.given[i]).tensors = {parameters_.device().is_gpu() ? upload(i, part)
+                                                                       : part.clone()};
   }
 }
 
@@ -122,6 +122,8 @@ at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
   staged_inputs_.resize(rank_.given.size());
   graph_inputs_.resize(rank_.given.size());
   at::Tensor& staged = staged_inputs_[given];
+  PENSTOCK_CHECK(!staged.defined() || staged.sizes() == part.sizes(),
+                 "the batches of an executor have one size");
   if (!staged.defined()) {
     staged = at::empty(part.sizes(), part.options().pinned_memory(true));
   }
@@ -137,18 +139,27 @@ at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
   return made;
 }
 
-void Executor::run_recorded(Step& step) {
+bool Executor::run_recorded(Step& step) {
   const double scale = step.scale * step.input.loss_scale;
   if (!graph_ || graph_scale_ != scale) {
     graph_.reset();
     graph_ = device::make_step_graph(parameters_.device());
     begin_record();
     try {
-      graph_->begin();
+      memory::refuse_over_limit([&] { graph_->begin(); });
       stopwatch_->restart();
       stopwatch_->mark();
       run_instructions(0, rank_.instructions.size() - 1, step);
       graph_->end();
+    } catch (const memory::OutOfMemory& error) {
+      // A graph has its memory to itself, so it may fail where a plain step fits. Nothing has run yet.
+      log_warning("the step is not recorded as a graph: ", error.what());
+      step.slots.assign(rank_.values.size(), {});
+      graph_.reset();
+      graph_inputs_.clear();
+      uses_graph_ = false;
+      give_inputs(step);
+      return false;
     } catch (...) {
       graph_.reset();
       throw;
@@ -160,11 +171,12 @@ void Executor::run_recorded(Step& step) {
     program::RankTimeline& record = measured_.ranks.front();
     record.spans.clear();
     record.busy_seconds.clear();
-    record.memory.resize(record.memory.size() - 2);
+    record.memory.resize(2 * (rank_.instructions.size() - 1) + 1);
     step.losses = graph_losses_;
     stopwatch_->restart(static_cast<int64_t>(rank_.instructions.size()));
   }
   graph_->replay();
+  return true;
 }
 
 void Executor::use_graph() {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "penstock/base/error.h"
 #include "penstock/device/step_graph.h"
 #include "penstock/device/stopwatch.h"
+#include "penstock/memory/account.h"
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
 #include "penstock/run/plain_step.h"
@@ -23,9 +23,9 @@ struct Made {
 };
 
 // A step was stopped because an allocation would have broken the limit (exit code 1).
-class OverLimit : public Error {
+class OverLimit : public memory::OutOfMemory {
  public:
-  explicit OverLimit(const std::string& message) : Error(ExitCode::Negative, message) {}
+  using OutOfMemory::OutOfMemory;
 };
 
 class Executor {
@@ -74,7 +74,7 @@ class Executor {
                         program::ValueKind kind,
                         int32_t layer) const;
   void run_instructions(size_t first, size_t end, Step& step);
-  void run_recorded(Step& step);
+  bool run_recorded(Step& step);  // false: the device has no room for it
   void give_inputs(Step& step);
   at::Tensor upload(size_t given, const at::Tensor& part);
   void begin_record();

@@ -43,7 +43,13 @@ std::string describe(const config::Recipe& recipe) {
                  : cat(at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads"));
 }
 
-std::vector<program::Resident> find_residents(const model::Parameters& parameters,
+// LibTorch's allocator for GPUs takes memory from the device in pages and may leave parts of them
+// unused; a limit holds for all that it takes.
+constexpr const char* kPagesName = "allocator pages";
+constexpr int64_t kPagesBytes = int64_t{96} << 20;
+
+std::vector<program::Resident> find_residents(const config::Recipe& recipe,
+                                              const model::Parameters& parameters,
                                               const optim::Optimizer& optimizer) {
   const auto bytes = [](const at::Tensor& flat) { return static_cast<int64_t>(flat.nbytes()); };
   const at::Tensor weights = parameters.flat_weights();
@@ -62,6 +68,9 @@ std::vector<program::Resident> find_residents(const model::Parameters& parameter
   }
   if (other > 0) {
     residents.push_back({"other", other});
+  }
+  if (parameters.device().is_gpu() && recipe.plan.memory_bytes() > 0) {
+    residents.push_back({kPagesName, kPagesBytes});
   }
   return residents;
 }
@@ -251,7 +260,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
                               optim::Optimizer& optimizer,
                               const CostOptions& options) {
   PENSTOCK_CHECK(optimizer.steps_done() == 0, "costs are measured before training begins");
-  const std::vector<program::Resident> residents = find_residents(parameters, optimizer);
+  const std::vector<program::Resident> residents = find_residents(recipe, parameters, optimizer);
   const at::Tensor tokens = random_micro_batch(recipe);
 
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes};
@@ -291,20 +300,12 @@ plan::CostTable find_costs(const config::Recipe& recipe,
     return measure_costs(recipe, chain, parameters, optimizer);
   }
   plan::CostTable table = plan::read_costs(recipe.plan.costs);
-  table.residents = find_residents(parameters, optimizer);
+  table.residents = find_residents(recipe, parameters, optimizer);
   return table;
 }
 
-// What a plan may use of the limit. LibTorch's allocator for GPUs takes memory from the device in pages
-// and may leave parts of them unused; the limit holds for all it takes.
-int64_t usable_bytes(const config::Recipe& recipe) {
-  const int64_t limit = recipe.plan.memory_bytes();
-  constexpr int64_t kPages = int64_t{96} << 20;
-  return recipe.run.device == "cuda" && limit > 0 ? std::max<int64_t>(1, limit - kPages) : limit;
-}
-
 plan::PlanRequest plan_request(const config::Recipe& recipe) {
-  const int64_t limit = usable_bytes(recipe);
+  const int64_t limit = recipe.plan.memory_bytes();
   return {.recompute = plan::parse_recompute(recipe.plan.recompute, limit > 0),
           .limit_bytes = limit,
           .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
@@ -361,7 +362,7 @@ Planned make_plan(const config::Recipe& recipe,
   };
   // A GPU's memory can be free and yet in pieces. Where the allocator cannot place a plan, one that
   // uses a little less is tried.
-  const int64_t less_each_time = request.limit_bytes / 50;
+  const int64_t more_each_time = request.limit_bytes / 50;
   constexpr int kTries = 5;
   for (int tries = 1; solve() && !can_be_placed(planned.result.program, chain, parameters, recipe);
        ++tries) {
@@ -376,7 +377,9 @@ Planned make_plan(const config::Recipe& recipe,
     log_info("the allocator cannot place a plan of ",
              format_bytes(planned.result.peak_bytes),
              " in one piece each; planning with less");
-    request.limit_bytes -= less_each_time;
+    for (program::Resident& resident : planned.costs.residents) {
+      resident.bytes += resident.name == kPagesName ? more_each_time : 0;
+    }
   }
   return planned;
 }
@@ -388,7 +391,7 @@ Planned plan_from_sizes(const config::Recipe& recipe,
                         const model::Chain& chain,
                         const model::Parameters& parameters,
                         const optim::Optimizer& optimizer) {
-  const std::vector<program::Resident> residents = find_residents(parameters, optimizer);
+  const std::vector<program::Resident> residents = find_residents(recipe, parameters, optimizer);
   const at::Tensor tokens = random_micro_batch(recipe);
   Planned planned{profile::sizes_of(chain, parameters, tokens[0], tokens[1]), {}};
   planned.costs.residents = residents;
