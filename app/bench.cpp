@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -200,7 +201,7 @@ report::StepFigures run_beside(const StepArguments& arguments,
     log_info("torch ", peer, ": ", window.dump());
   }
   if (!(theirs.tokens > 0 && theirs.seconds > 0)) {
-    throw Error(ExitCode::Negative, "it has measured nothing");
+    throw PeerError("it has measured nothing");
   }
   return theirs.figures("torch " + peer, recipe);
 }
@@ -322,9 +323,9 @@ int bench_step(const StepArguments& arguments) {
   for (const std::string& peer : peers) {
     try {
       peer_figures.push_back(run_beside(arguments, recipe, peer, script, bench, ours));
-    } catch (const memory::OutOfMemory&) {
-      throw;                                 // ours
-    } catch (const std::exception& error) {  // also those of a JSON that is not as expected
+    } catch (const PeerError& error) {
+      log_warning("no figures of torch ", peer, ": ", error.what());
+    } catch (const nlohmann::json::exception& error) {  // of an answer that lacks something
       log_warning("no figures of torch ", peer, ": ", error.what());
     }
   }

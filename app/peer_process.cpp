@@ -13,7 +13,7 @@ namespace penstock::app {
 PeerProcess::PeerProcess(const std::vector<std::string>& command) {
   int to_peer[2], from_peer[2];
   if (::pipe(to_peer) != 0 || ::pipe(from_peer) != 0) {
-    throw Error(ExitCode::Internal, cat("cannot make a pipe: ", std::strerror(errno)));
+    throw PeerError(cat("cannot make a pipe: ", std::strerror(errno)));
   }
   std::signal(SIGPIPE, SIG_IGN);  // a peer that has gone shows as an error of write
   std::vector<char*> arguments;
@@ -36,7 +36,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) {
   to_ = to_peer[1];
   from_ = from_peer[0];
   if (pid_ < 0) {
-    throw Error(ExitCode::Internal, cat("cannot start ", command[0], ": ", std::strerror(errno)));
+    throw PeerError(cat("cannot start ", command[0], ": ", std::strerror(errno)));
   }
 }
 
@@ -62,7 +62,7 @@ PeerProcess::~PeerProcess() {
 nlohmann::json PeerProcess::ask(const std::string& line) {
   const std::string sent = line + "\n";
   if (::write(to_, sent.data(), sent.size()) != static_cast<ssize_t>(sent.size())) {
-    throw Error(ExitCode::Negative, "the PyTorch peer has ended; its own words are above");
+    throw PeerError("the PyTorch peer has ended; its own words are above");
   }
   size_t end;
   while ((end = buffer_.find('\n')) == std::string::npos) {
@@ -72,7 +72,7 @@ nlohmann::json PeerProcess::ask(const std::string& line) {
       continue;
     }
     if (got <= 0) {
-      throw Error(ExitCode::Negative, "the PyTorch peer has ended; its own words are above");
+      throw PeerError("the PyTorch peer has ended; its own words are above");
     }
     buffer_.append(part, static_cast<size_t>(got));
   }
@@ -80,7 +80,7 @@ nlohmann::json PeerProcess::ask(const std::string& line) {
   buffer_.erase(0, end + 1);
   const nlohmann::json json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    throw Error(ExitCode::Negative, cat("the PyTorch peer answers: ", answer));
+    throw PeerError(cat("the PyTorch peer answers: ", answer));
   }
   if (json.contains("error")) {
     throw Error(

@@ -7,7 +7,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "penstock/base/error.h"
+
 namespace penstock::app {
+
+// The peer could not be started, has gone, or answers what it should not.
+class PeerError : public Error {
+ public:
+  explicit PeerError(const std::string& message) : Error(ExitCode::Negative, message) {}
+};
 
 class PeerProcess {
  public:
@@ -17,7 +25,7 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // Throws Error when the peer has gone or answers {"error": ...}.
+  // Throws PeerError when the peer has gone or answers {"error": ...}.
   nlohmann::json ask(const std::string& line);
 
  private:

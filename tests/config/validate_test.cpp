@@ -127,6 +127,28 @@ TEST(Validate, GraphsGoWithCuda) {
   EXPECT_NO_THROW(validate(recipe));
 }
 
+TEST(Validate, GraphsGoWithoutDropoutAndWithoutALimit) {
+  Recipe recipe;
+  recipe.run.device = "cuda";
+  recipe.run.graphs = "on";
+  recipe.model.dropout = 0.1;
+  expect_parts(validation_error(recipe), {"model.dropout = 0, not 0.1", "run.graphs = \"auto\""});
+  recipe.model.dropout = 0;
+  recipe.plan.memory = "8GiB";
+  expect_parts(validation_error(recipe), {"plan.memory", "run.graphs = \"auto\""});
+  recipe.run.graphs = "auto";
+  EXPECT_NO_THROW(validate(recipe));
+}
+
+TEST(Validate, AGpuTakesSoManyMicroBatches) {
+  Recipe recipe;
+  recipe.train.batch = 20000;
+  recipe.plan.micro_batches = 20000;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.run.device = "cuda";
+  expect_parts(validation_error(recipe), {"plan.micro_batches = 20000", "up to 16384"});
+}
+
 TEST(Validate, TheCpuIsDeterministicWhetherAskedOrNot) {
   Recipe recipe;
   recipe.run.deterministic = true;

@@ -369,7 +369,7 @@ TEST_F(GpuGraph, IsRefusedCleanlyWhereNoStepFits) {
                    pair.recorded.executor().run(batch(1, pair.micro_batches),
                                                 [&] { was_updated = true; });
                  }),
-                 memory::OutOfMemory);
+                 OutOfMemory);
     EXPECT_FALSE(was_updated);
     EXPECT_FALSE(pair.recorded.executor().has_graph());
   }

@@ -40,6 +40,12 @@ class CheckpointError : public Error {
   explicit CheckpointError(const std::string& message) : Error(ExitCode::UserInput, message) {}
 };
 
+// A device has not the bytes that were asked for.
+class OutOfMemory : public Error {
+ public:
+  explicit OutOfMemory(const std::string& message) : Error(ExitCode::Negative, message) {}
+};
+
 // Our own bug.
 class InternalError : public Error {
  public:

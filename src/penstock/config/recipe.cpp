@@ -181,6 +181,19 @@ void validate(const Recipe& recipe) {
                           run.device,
                           "\"; try run.graphs = \"auto\""));
   }
+  constexpr int64_t kMostOnGpu = 16384;
+  if (run.device == "cuda" && plan.micro_batches > kMostOnGpu) {
+    throw ConfigError(cat("plan.micro_batches = ",
+                          plan.micro_batches,
+                          " is too many for run.device = \"cuda\", which takes up to ",
+                          kMostOnGpu));
+  }
+  if (run.graphs == "on" && !plan.memory.empty()) {
+    throw ConfigError(
+        "run.graphs = \"on\" cannot keep plan.memory: a recorded step has its memory to itself; "
+        "try "
+        "run.graphs = \"auto\"");
+  }
   if (run.graphs == "on" && model.dropout > 0) {
     throw ConfigError(cat("run.graphs = \"on\" needs model.dropout = 0, not ",
                           model.dropout,

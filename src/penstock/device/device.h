@@ -32,6 +32,10 @@ Device open_cpu();
 // Throws ConfigError in one line where this build has no CUDA, or the machine no usable GPU.
 Device open_gpu(const DeviceOptions& options);
 
+// Throws InternalError where the calling thread's LibTorch works on another stream than the device's
+// compute stream: the two would race.
+void require_current(const Device& device);
+
 // While on, algorithms are chosen by timing them: for the time before training, when nothing of value
 // is in the gradients. Does nothing on the CPU, or where results must be the same every time.
 void set_timing(const Device& device, bool is_on);

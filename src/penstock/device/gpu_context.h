@@ -39,7 +39,6 @@ class GpuContext {
                      const std::function<void()>& first,
                      const std::function<void()>& second);
   void set_timing(bool is_on);
-  const std::map<std::string, bool>& preferences() const { return preferences_; }
 
   // Gradients that hold nothing yet. Who adds to one first may overwrite it instead, which spares
   // clearing and reading it: `take_empty` answers whether it is empty, once.

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include "penstock/base/error.h"
 #include "penstock/device/device.h"
@@ -22,6 +23,13 @@ Device open_gpu(const DeviceOptions& options) {
   Device device{.where = {c10::DeviceType::CUDA, 0}};
   device.gpu = std::make_shared<GpuContext>(0, options);
   return device;
+}
+
+void require_current(const Device& device) {
+  PENSTOCK_CHECK(
+      !device.is_gpu() ||
+          c10::cuda::getCurrentCUDAStream(device.where.index()).stream() == device.gpu->compute(),
+      "this thread works on another stream than its device");
 }
 
 void set_timing(const Device& device, bool is_on) {

@@ -10,6 +10,8 @@ Device open_gpu(const DeviceOptions&) {
       "build with cmake --preset cuda (docs/gpu.md)");
 }
 
+void require_current(const Device&) {}
+
 void set_timing(const Device&, bool) {}
 
 }  // namespace penstock::device

@@ -30,13 +30,13 @@ enum Name : int64_t {
 
 void check_cudnn(cudnnStatus_t status, const char* call, int line) {
   if (status != CUDNN_STATUS_SUCCESS) {
-    throw GpuError(call, cudnnGetErrorString(status), __FILE__, line);
+    fail_library(call, cudnnGetErrorString(status), __FILE__, line);
   }
 }
 
 void check_graph(fe::error_t error, const char* call, int line) {
   if (error.is_bad()) {
-    throw GpuError(call, error.get_message(), __FILE__, line);
+    fail_library(call, error.get_message(), __FILE__, line);
   }
 }
 

@@ -16,9 +16,15 @@ class GpuError : public Error {
   GpuError(const char* call, const std::string& reason, const char* file, int line);
 };
 
-// Throws GpuError; for cudaErrorMemoryAllocation a line that says what is free and who may hold the
-// rest.
+// Throws GpuError, or OutOfMemory with a line that says what is free and who may hold the rest.
 [[noreturn]] void fail_cuda(cudaError_t status, const char* call, const char* file, int line);
+
+// The same for a library that does not say why it failed: with next to nothing free on the device,
+// that is why.
+[[noreturn]] void fail_library(const char* call,
+                               const std::string& reason,
+                               const char* file,
+                               int line);
 
 }  // namespace penstock::gpu
 

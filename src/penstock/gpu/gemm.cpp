@@ -18,7 +18,7 @@ namespace {
 
 void check_blas(cublasStatus_t status, const char* call, int line) {
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw GpuError(call, cublasLtGetStatusName(status), __FILE__, line);
+    fail_library(call, cublasLtGetStatusName(status), __FILE__, line);
   }
 }
 

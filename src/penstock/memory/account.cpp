@@ -1,5 +1,6 @@
 #include "penstock/memory/account.h"
 
+#include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
 
@@ -51,5 +52,13 @@ LimitError::LimitError(int64_t asked, int64_t held, int64_t limit)
       asked_(asked),
       held_(held),
       limit_(limit) {}
+
+LimitScope::~LimitScope() {
+  try {
+    account_.set_limit(0);
+  } catch (const std::exception& error) {
+    log_warning("while a memory limit was lifted: ", error.what());  // a device that has failed
+  }
+}
 
 }  // namespace penstock::memory

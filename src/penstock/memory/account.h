@@ -86,22 +86,12 @@ class PeakMark {
   int64_t outer_peak_;
 };
 
-// A device has not the bytes that were asked for. Exit code 1.
-class OutOfMemory : public Error {
- public:
-  explicit OutOfMemory(const std::string& message) : Error(ExitCode::Negative, message) {}
-};
-
 // An allocation was refused because it would have taken the account over its limit.
 class LimitError : public OutOfMemory {
  public:
   LimitError(int64_t asked, int64_t held, int64_t limit);
-  // In other words, where an allocator does not say exactly what it was asked for.
-  LimitError(int64_t held, int64_t limit, const std::string& message)
-      : OutOfMemory(message),
-        asked_(limit > held ? limit - held + 1 : 1),
-        held_(held),
-        limit_(limit) {}
+  LimitError(int64_t asked, int64_t held, int64_t limit, const std::string& message)
+      : OutOfMemory(message), asked_(asked), held_(held), limit_(limit) {}
 
   int64_t asked_bytes() const { return asked_; }
   int64_t held_bytes() const { return held_; }
@@ -126,7 +116,7 @@ decltype(auto) refuse_over_limit(const Work& work) {
 class LimitScope {
  public:
   LimitScope(Account& account, int64_t bytes) : account_(account) { account.set_limit(bytes); }
-  ~LimitScope() { account_.set_limit(0); }
+  ~LimitScope();
   LimitScope(const LimitScope&) = delete;
   LimitScope& operator=(const LimitScope&) = delete;
 

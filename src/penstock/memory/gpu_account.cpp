@@ -39,6 +39,7 @@ class GpuAccount final : public Account {
 
   void set_limit(int64_t bytes) override {
     limit_ = bytes;
+    raised_ = 0;
     const double whole = static_cast<double>(memory_of_device().all);
     cuda::emptyCache();
     reserved_peak_ = 0;
@@ -60,7 +61,8 @@ class GpuAccount final : public Account {
     const DeviceMemory memory = memory_of_device();
     // The limit is why when the device itself has more to give than the limit leaves.
     if (limit_ > 0 && limit_ - reserved < memory.free) {
-      throw LimitError(held,
+      throw LimitError(asked_bytes(what),
+                       held,
                        limit_,
                        cat("an allocation with ",
                            format_count(held),
@@ -99,6 +101,15 @@ class GpuAccount final : public Account {
     PENSTOCK_CUDA(cudaSetDevice(device_));
     PENSTOCK_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
     return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(all_bytes)};
+  }
+
+  // As the allocator words it: "Tried to allocate 384.00 MiB". It says no more than these digits.
+  static int64_t asked_bytes(const char* what) {
+    const std::string text = first_line(what);
+    const size_t digits = text.find_first_of("0123456789");
+    std::string amount = digits == std::string::npos ? "" : text.substr(digits);
+    amount.erase(std::remove(amount.begin(), amount.end(), ' '), amount.end());
+    return parse_bytes(amount).value_or(1);
   }
 
   static std::string first_line(const char* what) {

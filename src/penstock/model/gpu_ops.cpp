@@ -175,14 +175,13 @@ at::Tensor GpuOps::linear_gelu_input_gradient(const at::Tensor& dy,
   if (context_->options().is_deterministic || dy.scalar_type() == at::kFloat) {
     return apart(bias_gradient);
   }
-  const at::Tensor rubbish = at::empty_like(bias_gradient);
   const bool is_fused = context_->prefers_first(
       shape_key("gelu backward", dy, weight),
       [&] {
         const at::Tensor out = fused(false);
-        add_bias_gradient(rubbish, out);
+        add_bias_gradient(at::empty_like(bias_gradient), out);
       },
-      [&] { apart(rubbish); });
+      [&] { apart(at::empty_like(bias_gradient)); });
   return is_fused ? fused(true) : apart(bias_gradient);
 }
 
@@ -279,7 +278,7 @@ GpuOps::Mixed GpuOps::attend(const at::Tensor& qkv, int64_t heads, const Dropout
   const gpu::AttentionShape shape =
       attention_shape(qkv, heads, context_->options().is_deterministic);
   // Generation asks for one more token each time, and to build a kernel for each takes long.
-  const bool is_odd_job = !dropout.pass.is_training && qkv.size(1) % 64 != 0;
+  const bool is_odd_job = !dropout.pass.is_training && qkv.size(0) == 1 && qkv.size(1) % 64 != 0;
   if (dropout.is_active() || is_odd_job || !gpu::can_attend(shape)) {
     return {attend_by_sample(qkv, heads, dropout, /*keeps_all=*/false).values, {}};
   }

@@ -422,6 +422,7 @@ plan::CostTable measure(const model::Chain& chain,
                         const ProfileOptions& options) {
   PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
                  "call memory::install_cpu_allocator() before measuring a chain");
+  device::require_current(parameters.device());
   Profiler profiler(chain, parameters, inputs, targets);
   device::set_timing(parameters.device(), true);
   profiler.run_round(options.step);  // whatever is made once is made now

@@ -66,8 +66,7 @@ Executor::Executor(const program::Program& program,
 }
 
 double Executor::run(const StepInput& input, const Update& update) {
-  PENSTOCK_CHECK(!parameters_.device().is_gpu() || program_.micro_batches <= 16384,
-                 "a GPU has room for the losses of 16384 micro-batches");
+  device::require_current(parameters_.device());
   const int64_t samples = input.inputs.size(0);
   PENSTOCK_CHECK(
       input.micro_batches == program_.micro_batches && samples % program_.micro_batches == 0,
@@ -151,7 +150,8 @@ bool Executor::run_recorded(Step& step) {
       stopwatch_->mark();
       run_instructions(0, rank_.instructions.size() - 1, step);
       graph_->end();
-    } catch (const memory::OutOfMemory& error) {
+      graph_->replay();
+    } catch (const OutOfMemory& error) {
       // A graph has its memory to itself, so it may fail where a plain step fits. Nothing has run yet.
       log_warning("the step is not recorded as a graph: ", error.what());
       step.slots.assign(rank_.values.size(), {});
@@ -174,8 +174,8 @@ bool Executor::run_recorded(Step& step) {
     record.memory.resize(2 * (rank_.instructions.size() - 1) + 1);
     step.losses = graph_losses_;
     stopwatch_->restart(static_cast<int64_t>(rank_.instructions.size()));
+    graph_->replay();
   }
-  graph_->replay();
   return true;
 }
 

@@ -23,7 +23,7 @@ struct Made {
 };
 
 // A step was stopped because an allocation would have broken the limit (exit code 1).
-class OverLimit : public memory::OutOfMemory {
+class OverLimit : public OutOfMemory {
  public:
   using OutOfMemory::OutOfMemory;
 };

@@ -61,12 +61,20 @@ struct Side {
                                .seed = static_cast<uint64_t>(recipe.train.seed),
                                .step = step,
                                .loss_scale = loss_scale};
-    return executor.run(input, [&] {
+    const double loss = executor.run(input, [&] {
       optimizer->update(parameters,
                         {.rate = optim::rate_at(recipe.train, step),
                          .clip = recipe.train.clip,
                          .loss_scale = loss_scale});
     });
+    if (!optimizer->updated().was_applied) {
+      throw Error(ExitCode::Negative,
+                  cat("the gradients of step ",
+                      step + 1,
+                      " are not finite, so there is nothing to compare; try a lower train.lr",
+                      loss_scale > 1 ? " or train.loss_scale" : ""));
+    }
+    return loss;
   }
 
   model::Parameters parameters;

@@ -87,7 +87,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
       optimizer->update(parameters,
                         {.rate = {rate, {}}, .clip = recipe.train.clip, .loss_scale = loss_scale});
     });
-    goes_on = std::isfinite(loss);
+    goes_on = std::isfinite(loss) && optimizer->updated().was_applied;
     if (goes_on) {
       mean = kSmoothing * mean + (1 - kSmoothing) * loss;
       const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));

@@ -362,24 +362,30 @@ Planned make_plan(const config::Recipe& recipe,
   };
   // A GPU's memory can be free and yet in pieces. Where the allocator cannot place a plan, one that
   // uses a little less is tried.
-  const int64_t more_each_time = request.limit_bytes / 50;
+  const int64_t limit = request.limit_bytes;
   constexpr int kTries = 5;
-  for (int tries = 1; solve() && !can_be_placed(planned.result.program, chain, parameters, recipe);
+  bool fits = solve();
+  for (int tries = 1; fits && !can_be_placed(planned.result.program, chain, parameters, recipe);
        ++tries) {
-    if (tries == kTries) {
+    const int64_t peak = planned.result.peak_bytes;
+    request.limit_bytes -= limit / 50;
+    fits = tries < kTries && solve();
+    if (!fits) {
       throw Error(ExitCode::Negative,
-                  cat("the GPU's allocator cannot place a step within plan.memory = ",
+                  cat("the GPU's allocator cannot place a step of ",
+                      format_bytes(peak),
+                      " within plan.memory = ",
                       recipe.plan.memory,
-                      ", not even one that needs ",
-                      format_bytes(planned.result.peak_bytes),
-                      "; try a little more, or more plan.micro_batches"));
+                      ", for what is free lies in pieces; try a little more, or more "
+                      "plan.micro_batches"));
     }
-    log_info("the allocator cannot place a plan of ",
-             format_bytes(planned.result.peak_bytes),
-             " in one piece each; planning with less");
-    for (program::Resident& resident : planned.costs.residents) {
-      resident.bytes += resident.name == kPagesName ? more_each_time : 0;
-    }
+    log_info("the allocator cannot place a step of ",
+             format_bytes(peak),
+             "; planning one of ",
+             format_bytes(planned.result.peak_bytes));
+  }
+  if (fits) {
+    planned.result.plan.limit_bytes = planned.result.program.ranks.front().limit_bytes = limit;
   }
   return planned;
 }

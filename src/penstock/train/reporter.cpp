@@ -49,15 +49,13 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
     tokens_per_second_ = step_tokens * static_cast<double>(timed_steps_) / timed_seconds_;
   }
   const int64_t peak = memory::usage().peak_bytes;
-  std::vector<std::pair<std::string, double>> values{
-      {"loss", step.loss},
-      {"lr", step.lr},
-      {"tokens_per_second", step_tokens / step.seconds},
-      {"step_seconds", step.seconds},
-      {"peak_bytes", static_cast<double>(peak)}};
+  std::vector<std::pair<std::string, double>> values{{"loss", step.loss}, {"lr", step.lr}};
   if (!step.was_skipped) {
     values.emplace_back("gradient_norm", step.gradient_norm);
   }
+  values.emplace_back("tokens_per_second", step_tokens / step.seconds);
+  values.emplace_back("step_seconds", step.seconds);
+  values.emplace_back("peak_bytes", static_cast<double>(peak));
   if (step.loss_scale) {
     values.emplace_back("loss_scale", *step.loss_scale);
   }

@@ -36,7 +36,7 @@ bool uses_graph(const config::Recipe& recipe) {
     return false;
   }
   // Under a limit the allocator must be free to move its pages, which it cannot while it records.
-  return recipe.run.graphs == "on" || recipe.plan.memory_bytes() == 0;
+  return recipe.plan.memory_bytes() == 0;
 }
 
 model::Chain make_chain(const config::ModelOptions& model, const device::Device& device) {

@@ -98,13 +98,16 @@ Window StepBench::run(double seconds) {
     window.loss = step();
     ++window.steps;
     if (meter != nullptr && now() > next_look) {
-      clocks.push_back(meter->clock_mhz().value_or(0));
+      if (const std::optional<double> clock = meter->clock_mhz()) {
+        clocks.push_back(*clock);
+      }
       next_look = now() + 0.25;
     }
   } while (now() - began < seconds && !was_interrupted());
   window.seconds = now() - began;
-  if (joules) {
-    window.joules = *meter->joules() - *joules;
+  const std::optional<double> joules_now = meter == nullptr ? std::nullopt : meter->joules();
+  if (joules && joules_now) {
+    window.joules = *joules_now - *joules;
   }
   if (!clocks.empty()) {
     std::nth_element(clocks.begin(), clocks.begin() + clocks.size() / 2, clocks.end());
