@@ -83,8 +83,7 @@ nlohmann::json PeerProcess::ask(const std::string& line) {
     throw PeerError(cat("the PyTorch peer answers: ", answer));
   }
   if (json.contains("error")) {
-    throw Error(
-        ExitCode::Negative,
+    throw PeerError(
         cat("the PyTorch peer: ",
             json["error"].is_string() ? json["error"].get<std::string>() : json["error"].dump()));
   }
