@@ -9,4 +9,10 @@ namespace penstock::memory {
 // the allocator has from the device, cached blocks included, stays within it.
 Account& gpu_account(int device);
 
+// What a tensor of so many bytes occupies in those books.
+inline int64_t gpu_block_bytes(int64_t bytes) {
+  constexpr int64_t kUnit = 512;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
 }  // namespace penstock::memory

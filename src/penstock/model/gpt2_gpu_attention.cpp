@@ -105,10 +105,10 @@ class GpuAttention final : public Gpt2GpuLayer {
                      int32_t way) const override {
     const int64_t rows = input.sizes[0] * input.sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
-    const int64_t one = gpu_bytes(rows * shape().width * element);
+    const int64_t one = gpu_block_bytes(rows * shape().width * element);
     // output and mixed values; qkv; norm; two floats of norm statistics per row; attention's
-    int64_t kept = 2 * one + 2 * gpu_bytes(rows * 4);
-    kept += way < kStatisticsOnly ? gpu_bytes(3 * rows * shape().width * element) : 0;
+    int64_t kept = 2 * one + 2 * gpu_block_bytes(rows * 4);
+    kept += way < kStatisticsOnly ? gpu_block_bytes(3 * rows * shape().width * element) : 0;
     kept += way == kKeepAll ? one : 0;
     const bool has_statistics =
         shape().dropout == 0 && gpu::can_attend({.type = gpu_type(compute_type),
@@ -116,7 +116,7 @@ class GpuAttention final : public Gpt2GpuLayer {
                                                  .tokens = input.sizes[1],
                                                  .heads = shape().heads,
                                                  .head_width = shape().width / shape().heads});
-    kept += has_statistics ? gpu_bytes(rows * shape().heads * 4) : 0;
+    kept += has_statistics ? gpu_block_bytes(rows * shape().heads * 4) : 0;
     return {{input.sizes, compute_type}, kept};
   }
 

@@ -87,7 +87,7 @@ class GpuEmbedding final : public Gpt2GpuLayer {
                      at::ScalarType compute_type,
                      int32_t) const override {
     const TensorShape output{{input.sizes[0], input.sizes[1], shape().width}, compute_type};
-    return {output, gpu_bytes(output.bytes())};
+    return {output, gpu_block_bytes(output.bytes())};
   }
 };
 

@@ -3,16 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/memory/gpu_account.h"
 #include "penstock/model/gpt2_layer.h"
 #include "penstock/model/gpu_ops.h"
 
 namespace penstock::model {
 
-// Bytes that a tensor occupies in the caching allocator's books.
-inline int64_t gpu_bytes(int64_t bytes) {
-  constexpr int64_t kUnit = 512;
-  return (bytes + kUnit - 1) / kUnit * kUnit;
-}
+using memory::gpu_block_bytes;
 
 // The gradients of matrices come out of products, which may overwrite.
 inline std::vector<ParameterSpec> with_overwritten_gradients(std::vector<ParameterSpec> specs) {

@@ -13,6 +13,7 @@
 #include "penstock/base/interrupt.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/memory/cpu_allocator.h"
+#include "penstock/memory/gpu_account.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 #include "penstock/profile/timings.h"
@@ -60,8 +61,7 @@ struct Measured {
 
 // What a tensor of so many bytes occupies.
 int64_t held_bytes(const model::Parameters& parameters, int64_t bytes) {
-  constexpr int64_t kGpuUnit = 512;  // of LibTorch's caching allocator
-  return parameters.device().is_gpu() ? (bytes + kGpuUnit - 1) / kGpuUnit * kGpuUnit : bytes;
+  return parameters.device().is_gpu() ? memory::gpu_block_bytes(bytes) : bytes;
 }
 
 struct WayMeasured {
