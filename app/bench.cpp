@@ -166,7 +166,16 @@ struct Sum {
 };
 
 void add_window(Sum& sum, const config::Recipe& recipe, const train::Window& window) {
-  sum.tokens += static_cast<double>(window.steps * recipe.train.batch * recipe.model.context);
+  const double tokens =
+      static_cast<double>(window.steps * recipe.train.batch * recipe.model.context);
+  log_info("penstock: ",
+           window.steps,
+           " steps in ",
+           format_seconds(window.seconds),
+           ", ",
+           format_count(static_cast<int64_t>(tokens / window.seconds)),
+           " tokens/s");
+  sum.tokens += tokens;
   sum.seconds += window.seconds;
   sum.joules += window.joules.value_or(0);
   sum.clock_mhz = window.clock_mhz;

@@ -282,6 +282,21 @@ inline double relative_error(const std::vector<float>& out, const std::vector<do
   return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
 }
 
+// As relative_error, of sums that may cancel: relative to the sums of their terms' magnitudes, to which
+// alone the rounding of additions is in proportion.
+inline double error_of_sums(const std::vector<float>& out,
+                            const std::vector<double>& reference,
+                            const std::vector<double>& magnitudes) {
+  double norm = 0;
+  double magnitude = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    norm += reference[i] * reference[i];
+    magnitude += magnitudes[i] * magnitudes[i];
+  }
+  return norm > 0 ? relative_error(out, reference) * std::sqrt(norm / magnitude)
+                  : relative_error(out, reference) / std::sqrt(magnitude);
+}
+
 // Tests derive from this: without a GPU they are skipped, not failed.
 class GpuTest : public ::testing::Test {
  protected:

@@ -373,7 +373,7 @@ TEST_F(GpuGraph, IsRefusedCleanlyWhereNoStepFits) {
     EXPECT_FALSE(was_updated);
     EXPECT_FALSE(pair.recorded.executor().has_graph());
   }
-  EXPECT_EQ(account.usage().current_bytes, held) << "a refused step holds on to something";
+  EXPECT_LE(account.usage().current_bytes, held) << "a refused step holds on to something";
   EXPECT_TRUE(at::equal(pair.recorded.parameters().flat_weights(), weights));
   for (int64_t step = 1; step < 5; ++step) {
     pair.expect_same_step(step);

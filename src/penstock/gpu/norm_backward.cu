@@ -18,6 +18,10 @@ constexpr int kInputs = 3;  // dy, x, residual_gradient
 constexpr int kSums = 3;    // scale, shift, dx
 
 __device__ void team_barrier(int team, int threads) {
+  if (threads == kWarp) {
+    __syncwarp();
+    return;
+  }
   asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "r"(threads) : "memory");
 }
 

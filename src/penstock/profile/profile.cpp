@@ -74,6 +74,8 @@ struct LayerMeasured {
   Measured dropping;
   std::vector<WayMeasured> ways;
   int64_t count = 0;  // how many layers of the chain it stands for
+  // What its backward hands on beside the gradient of its input; the layer before gets it.
+  model::Tensors beside_gradient;
 };
 
 // What never ran to its end, for the limit, has no seconds; no plan can use it.
@@ -206,6 +208,18 @@ class Profiler {
                           const LayerMeasured& measured,
                           int32_t index) const;
 
+  // The most that travels with a gradient: it may be there while any layer works.
+  int64_t beside_gradient_bytes() const {
+    int64_t most = 0;
+    for (const LayerMeasured& layer : layers_) {
+      int64_t bytes = 0;
+      for (const at::Tensor& tensor : layer.beside_gradient) {
+        bytes += held_bytes(static_cast<int64_t>(tensor.nbytes()));
+      }
+      most = std::max(most, bytes);
+    }
+    return most;
+  }
   int64_t held_bytes(int64_t bytes) const {
     return penstock::profile::held_bytes(parameters_, bytes);
   }
@@ -279,7 +293,11 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   const bool needs_output = layer.ways()[static_cast<size_t>(way)].needs_output;
   const model::Pass pass{.layer = index};
   const model::Tensors input = input_of(measured);
-  const model::Tensors gradient{activations_->view(measured.output)};
+  model::Tensors gradient{activations_->view(measured.output)};
+  if (index + 1 < chain_.size()) {
+    const LayerMeasured& reader = layers_[kind_of_[static_cast<size_t>(index + 1)]];
+    gradient.insert(gradient.end(), reader.beside_gradient.begin(), reader.beside_gradient.end());
+  }
   WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
   if (!needs_output) {
     unless_over_limit([&] {
@@ -299,7 +317,7 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
     output.clear();  // as in the step, where its reader has gone backward by now
   }
   cool_caches(gradient[0]);
-  costs.backward.time(*stopwatch_, [&] {
+  model::Tensors input_gradient = costs.backward.time(*stopwatch_, [&] {
     return layer.backward(parameters_.weights_of(index),
                           parameters_.gradients_of(index),
                           input,
@@ -307,6 +325,7 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
                           gradient,
                           pass);
   });
+  measured.beside_gradient.assign(input_gradient.begin() + 1, input_gradient.end());
 }
 
 void Profiler::measure_loss() {
@@ -341,8 +360,9 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
   const bool has_run = !way.forward.timings.is_empty();
   const int64_t left = has_run ? way.forward.left_bytes : way.forward.working_bytes;
   const int64_t saved = std::max(left, output);
-  const auto extra = [](const Measured& one, int64_t counted) {
-    return std::max<int64_t>(0, one.working_bytes - counted);
+  const int64_t beside = beside_gradient_bytes();
+  const auto extra = [&](const Measured& one, int64_t counted) {
+    return beside + std::max<int64_t>(0, one.working_bytes - counted);
   };
   const double forward_s = seconds_or(way.forward, measured.dropping.timings.median());
   plan::KeepCost keep{
@@ -352,7 +372,7 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
       .saved_bytes = saved,
       .forward_extra_bytes = extra(way.forward, saved),
       .backward_extra_bytes =
-          has_run ? way.backward.working_bytes - held_bytes(measured.input.bytes()) : 0,
+          has_run ? beside + way.backward.working_bytes - held_bytes(measured.input.bytes()) : 0,
       .needs_output = named.needs_output,
       .recompute_s = forward_s,
       .recompute_extra_bytes = extra(way.forward, saved)};
@@ -373,7 +393,8 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
       .input_bytes = held_bytes(measured.input.bytes()),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
-      .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
+      .forward_extra_bytes =
+          beside_gradient_bytes() + std::max<int64_t>(0, measured.dropping.working_bytes - output)};
   for (size_t i = 0; i < measured.ways.size(); ++i) {
     cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
   }
