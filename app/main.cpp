@@ -13,6 +13,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/version.h"
+#include "penstock/comm/mpi.h"
 #include "penstock/memory/account.h"
 
 #include "commands.h"
@@ -113,26 +114,32 @@ int run(int argc, char** argv) {
   return code;
 }
 
+// Every failure as its one line and its exit code.
+int run_and_report(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    return fail(error.exit_code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::UserInput,
+                "out of memory; try more plan.micro_batches, a smaller train.batch or a smaller "
+                "model");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(ExitCode::UserInput, error.what());
+  } catch (const std::exception& error) {
+    // LibTorch's messages carry a backtrace; the first line says what happened.
+    const std::string text = error.what();
+    return fail(ExitCode::Internal,
+                cat("internal error: ", text.substr(0, text.find('\n'))).c_str());
+  }
+}
+
 }  // namespace
 
 }  // namespace penstock::app
 
 int main(int argc, char** argv) {
-  using namespace penstock;
-  try {
-    return app::run(argc, argv);
-  } catch (const Error& error) {
-    return app::fail(error.exit_code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return app::fail(ExitCode::UserInput,
-                     "out of memory; try more plan.micro_batches, a smaller train.batch or a "
-                     "smaller model");
-  } catch (const std::filesystem::filesystem_error& error) {
-    return app::fail(ExitCode::UserInput, error.what());
-  } catch (const std::exception& error) {
-    // LibTorch's messages carry a backtrace; the first line says what happened.
-    const std::string text = error.what();
-    return app::fail(ExitCode::Internal,
-                     cat("internal error: ", text.substr(0, text.find('\n'))).c_str());
-  }
+  const int code = penstock::app::run_and_report(argc, argv);
+  penstock::comm::end_mpi(code);
+  return code;
 }

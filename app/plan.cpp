@@ -6,6 +6,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/table.h"
 
@@ -71,6 +72,36 @@ void print_json(const train::Planned& planned, const std::vector<plan::Remedy>& 
   std::printf("%s\n", json.dump().c_str());
 }
 
+ordered_json pipeline_json(const PlannedPipeline& planned) {
+  const plan::PipelineResult& result = planned.result;
+  const std::vector<int32_t>& cuts = result.pipeline.cuts;
+  ordered_json json{{"feasible", result.is_feasible},
+                    {"schedule", schedule::kind_name(result.kind)},
+                    {"micro_batches", result.pipeline.schedule.micro_batches},
+                    {"limit_bytes", planned.limit_bytes},
+                    {"step_s", nullptr},
+                    {"bubble", nullptr},
+                    {"cuts", std::vector<int32_t>(cuts.begin() + 1, cuts.end() - 1)},
+                    {"rank_of_stage", result.pipeline.schedule.rank_of},
+                    {"peak_bytes", nullptr},
+                    {"least_memory_bytes", result.least_bytes},
+                    {"binding", result.binding},
+                    {"recomputed_forwards", result.recomputed_forwards},
+                    {"runners_up", ordered_json::array()}};
+  if (result.is_feasible) {
+    json["step_s"] = result.step_s;
+    json["bubble"] = result.bubble;
+    json["peak_bytes"] = result.peak_bytes;
+  }
+  for (const plan::PipelineResult::RunnerUp& other : result.runners_up) {
+    json["runners_up"].push_back({{"schedule", schedule::kind_name(other.kind)},
+                                  {"feasible", other.is_feasible},
+                                  {"step_s", other.step_s},
+                                  {"peak_bytes", other.peak_bytes}});
+  }
+  return json;
+}
+
 void print_certificate(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
   const plan::PlanResult& result = planned.result;
   const int64_t limit = result.plan.limit_bytes;
@@ -112,8 +143,29 @@ void print_certificate(const train::Planned& planned, const std::vector<plan::Re
   std::printf("%s", changes.text().c_str());
 }
 
+int plan_pipeline(const PlanArguments& arguments) {
+  const PlannedPipeline planned = make_pipeline_plan(arguments);
+  const plan::PipelineResult& result = planned.result;
+  if (result.is_feasible) {
+    write_program_file(arguments, result.program);
+  }
+  if (arguments.recipe.as_json) {
+    std::printf("%s\n", pipeline_json(planned).dump().c_str());
+  } else if (result.is_feasible) {
+    std::printf("%s\n%s\n",
+                report::pipeline_table(planned.costs, result).c_str(),
+                report::pipeline_line(result, planned.limit_bytes).c_str());
+  } else {
+    std::printf("%s", report::pipeline_certificate(result, planned.limit_bytes).c_str());
+  }
+  return result.is_feasible ? 0 : 1;
+}
+
 int plan_step(const PlanArguments& arguments) {
   require_writable(arguments.program);
+  if (asks_for_pipeline(arguments)) {
+    return plan_pipeline(arguments);
+  }
   const train::Planned planned = make_plan(arguments);
   const bool has_recipe = !arguments.recipe.recipe.empty();
   std::vector<plan::Remedy> remedies;

@@ -6,6 +6,7 @@
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/program/program_file.h"
+#include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
 
 #include "arguments.h"
@@ -16,11 +17,12 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   add_memory_option(
       command, arguments.memory, "the most that the device may hold, as in 600MiB (plan.memory)");
   command
-      .add_option("--recompute",
-                  arguments.recompute,
-                  "none, all, sqrt or rotor (plan.recompute); by default rotor where there is a "
-                  "limit, none elsewhere")
-      ->check(CLI::IsMember({"auto", "none", "all", "sqrt", "rotor"}))
+      .add_option(
+          "--recompute",
+          arguments.recompute,
+          "none, all, sqrt or rotor, for a pipeline also rotor-uniform (plan.recompute); by "
+          "default rotor where there is a limit, none elsewhere")
+      ->check(CLI::IsMember({"auto", "none", "all", "sqrt", "rotor", "rotor-uniform"}))
       ->type_name("HOW");
   command
       .add_option("--micro-batches",
@@ -36,6 +38,29 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
           "and thousands elsewhere")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
       ->type_name("N");
+  command
+      .add_option(
+          "--pipeline", arguments.pipeline, "ranks that the layers are cut across (plan.pipeline)")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->type_name("N");
+  add_text_option(command,
+                  "--schedule",
+                  arguments.schedule,
+                  "the order in which a pipeline's ranks run their micro-batches (plan.schedule): "
+                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto")
+      ->type_name("NAME");
+  command
+      .add_option("--chunks",
+                  arguments.chunks,
+                  "stages that a rank has, where the schedule is interleaved (plan.chunks); 2 by "
+                  "default")
+      ->check(CLI::Range(int64_t{1}, int64_t{64}))
+      ->type_name("N");
+  add_text_option(command,
+                  "--cuts",
+                  arguments.cuts,
+                  "the first layer of each stage after the first, as in 6,12,18 (plan.cuts)")
+      ->type_name("LAYERS");
   add_text_option(command,
                   "--program",
                   arguments.program,
@@ -57,6 +82,18 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   }
   if (!arguments.costs.empty()) {
     settings.push_back("plan.costs=" + arguments.costs);
+  }
+  if (arguments.pipeline > 0) {
+    settings.push_back(cat("plan.pipeline=", arguments.pipeline));
+  }
+  if (!arguments.schedule.empty()) {
+    settings.push_back("plan.schedule=" + arguments.schedule);
+  }
+  if (arguments.chunks > 0) {
+    settings.push_back(cat("plan.chunks=", arguments.chunks));
+  }
+  if (!arguments.cuts.empty()) {
+    settings.push_back("plan.cuts=" + arguments.cuts);
   }
   return config::load_recipe(arguments.recipe.recipe, settings);
 }
@@ -92,6 +129,53 @@ train::Planned make_plan(const PlanArguments& arguments) {
   const config::Recipe recipe = load_planned_recipe(arguments);
   train::prepare_process(recipe.run);
   return train::plan_recipe(recipe, {.slots = arguments.slots});
+}
+
+bool asks_for_pipeline(const PlanArguments& arguments) {
+  return arguments.pipeline > 1 ||
+         (!arguments.recipe.recipe.empty() && load_planned_recipe(arguments).plan.pipeline > 1);
+}
+
+namespace {
+
+// What a recipe would say, for a bare cost table.
+config::PlanOptions plan_options(const PlanArguments& arguments) {
+  config::Recipe recipe;
+  recipe.plan.pipeline = arguments.pipeline;
+  recipe.plan.micro_batches = std::max<int64_t>(1, arguments.micro_batches);
+  recipe.plan.memory = arguments.memory;
+  recipe.plan.cuts = arguments.cuts;
+  recipe.plan.recompute = arguments.recompute.empty() ? "auto" : arguments.recompute;
+  recipe.plan.schedule = arguments.schedule.empty() ? "auto" : arguments.schedule;
+  recipe.plan.chunks = arguments.chunks > 0 ? arguments.chunks : recipe.plan.chunks;
+  recipe.train.batch = recipe.plan.micro_batches;
+  config::validate(recipe);
+  return recipe.plan;
+}
+
+}  // namespace
+
+PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
+  if (arguments.recipe.recipe.empty()) {
+    if (arguments.costs.empty()) {
+      throw ConfigError("name a recipe, or a cost table with --costs");
+    }
+    if (!arguments.recipe.settings.empty()) {
+      throw ConfigError("--set changes a recipe; with --costs alone there is none");
+    }
+    const config::PlanOptions options = plan_options(arguments);
+    PlannedPipeline planned{.costs = plan::read_costs(arguments.costs),
+                            .limit_bytes = options.memory_bytes()};
+    planned.result = plan::plan_pipeline(planned.costs, train::pipeline_request(options));
+    return planned;
+  }
+  const config::Recipe recipe = load_planned_recipe(arguments);
+  train::prepare_process(recipe.run);
+  const model::Chain chain = train::make_chain(recipe.model);
+  PlannedPipeline planned{.costs = train::measure_pipeline(recipe, chain),
+                          .limit_bytes = recipe.plan.memory_bytes()};
+  planned.result = train::plan_pipeline(recipe, chain, planned.costs);
+  return planned;
 }
 
 void write_program_file(const PlanArguments& arguments, const program::Program& program) {

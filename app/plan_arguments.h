@@ -5,6 +5,7 @@
 #include <string>
 
 #include "penstock/config/recipe.h"
+#include "penstock/plan/pipeline_planner.h"
 #include "penstock/plan/planner.h"
 #include "penstock/train/planning.h"
 
@@ -20,16 +21,30 @@ struct PlanArguments {
   int64_t micro_batches = 0;
   int64_t slots = 0;
   std::string program;  // --program
+  int64_t pipeline = 0;
+  std::string schedule;  // --schedule
+  int64_t chunks = 0;
+  std::string cuts;  // --cuts
 };
 
-// --memory, --recompute, --micro-batches, --slots and --program, beside those of every recipe.
+// --memory, --recompute, --micro-batches, --slots, --program, --pipeline, --schedule, --chunks and
+// --cuts, beside those of every recipe.
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 
 // The recipe with the arguments over it.
 config::Recipe load_planned_recipe(const PlanArguments& arguments);
 
-// Plans the recipe or the cost table.
+// Plans the recipe or the cost table, on one rank.
 train::Planned make_plan(const PlanArguments& arguments);
+
+// Whether the recipe or the arguments ask for a pipeline, and its plan.
+bool asks_for_pipeline(const PlanArguments& arguments);
+struct PlannedPipeline {
+  plan::CostTable costs;
+  plan::PipelineResult result;
+  int64_t limit_bytes = 0;
+};
+PlannedPipeline make_pipeline_plan(const PlanArguments& arguments);
 
 // Where --program asks for it, in the form that its ending names.
 void write_program_file(const PlanArguments& arguments, const program::Program& program);

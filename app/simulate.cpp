@@ -13,9 +13,11 @@
 #include "penstock/program/program_file.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/layer_table.h"
+#include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
 
 #include "arguments.h"
+#include "bare_schedule.h"
 #include "commands.h"
 #include "pictures.h"
 #include "plan_arguments.h"
@@ -27,6 +29,7 @@ namespace {
 struct SimulateArguments {
   PlanArguments plan;
   PictureArguments pictures;
+  BareScheduleArguments bare;
 };
 
 // A recipe ends in .toml; everything else is taken for a program.
@@ -41,7 +44,11 @@ void require_no_planning(const PlanArguments& arguments) {
                                                   {"--memory", !arguments.memory.empty()},
                                                   {"--recompute", !arguments.recompute.empty()},
                                                   {"--micro-batches", arguments.micro_batches > 0},
-                                                  {"--slots", arguments.slots > 0}};
+                                                  {"--slots", arguments.slots > 0},
+                                                  {"--pipeline", arguments.pipeline > 0},
+                                                  {"--schedule", !arguments.schedule.empty()},
+                                                  {"--chunks", arguments.chunks > 0},
+                                                  {"--cuts", !arguments.cuts.empty()}};
   for (const auto& [name, is_given] : options) {
     if (is_given) {
       throw ConfigError(cat(arguments.recipe.recipe,
@@ -84,6 +91,14 @@ void print_json(const program::Program& program, const program::Timeline& timeli
 }
 
 int simulate_step(const SimulateArguments& arguments) {
+  if (is_bare_schedule(arguments.bare)) {
+    if (!arguments.plan.recipe.recipe.empty() || !arguments.plan.costs.empty()) {
+      throw ConfigError(
+          "--ranks, --forward and the other times are for a pipeline of bare numbers; "
+          "a recipe or a cost table has its own");
+    }
+    return simulate_bare_schedule(arguments.bare, arguments.plan, arguments.pictures);
+  }
   require_writable(arguments.pictures);
   require_writable(arguments.plan.program);
   const std::string& source = arguments.plan.recipe.recipe;
@@ -93,6 +108,13 @@ int simulate_step(const SimulateArguments& arguments) {
     require_no_planning(arguments.plan);
     program = read_checked_program(source);
     title = source;
+  } else if (asks_for_pipeline(arguments.plan)) {
+    PlannedPipeline planned = make_pipeline_plan(arguments.plan);
+    if (!planned.result.is_feasible) {
+      throw Error(ExitCode::Negative, report::does_not_fit(planned.result, planned.limit_bytes));
+    }
+    title = report::pipeline_line(planned.result, planned.limit_bytes);
+    program = std::move(planned.result.program);
   } else {
     train::Planned planned = make_plan(arguments.plan);
     if (!planned.result.is_feasible) {
@@ -133,6 +155,7 @@ void add_simulate_command(CLI::App& app, Action& action) {
       ->type_name("FILE");
   add_plan_arguments(*command, arguments->plan);
   add_picture_arguments(*command, arguments->pictures);
+  add_bare_schedule_arguments(*command, arguments->bare);
   command->callback(
       [arguments, &action] { action = [arguments] { return simulate_step(*arguments); }; });
 }

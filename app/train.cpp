@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
@@ -15,6 +16,7 @@
 #include "penstock/report/plan_text.h"
 #include "penstock/report/table.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
 
@@ -46,6 +48,7 @@ struct TrainArguments {
   RecipeArguments recipe;
   std::string resume;
   std::string memory;
+  int64_t ranks = 0;
   PictureArguments pictures;
 };
 
@@ -68,6 +71,7 @@ void print_json(const config::Recipe& recipe,
                               {"predicted_step_seconds", nullptr},
                               {"peak_bytes", summary.peak_bytes},
                               {"predicted_peak_bytes", nullptr},
+                              {"rank_peak_bytes", summary.rank_peak_bytes},
                               {"limit_bytes", recipe.plan.memory_bytes()},
                               {"parameters", summary.parameters},
                               {"out", recipe.run.out},
@@ -142,7 +146,8 @@ std::string continue_hint(const TrainArguments& arguments,
 void show_step(const train::Trainer& trainer, const PictureArguments& pictures) {
   const train::Planned& planned = trainer.plan();
   const program::Timeline* measured = trainer.measured_step();
-  if (planned.result.step_s <= 0 || measured == nullptr) {
+  if (planned.result.step_s <= 0 || measured == nullptr ||
+      planned.result.program.ranks.size() > 1) {
     return;
   }
   const program::Timeline predicted = program::simulate(planned.result.program);
@@ -156,17 +161,10 @@ void show_step(const train::Trainer& trainer, const PictureArguments& pictures) 
   }
 }
 
-int train_model(const TrainArguments& arguments) {
-  install_interrupt_handler();
-  require_writable(arguments.pictures);
-  std::vector<std::string> settings = arguments.recipe.settings;
-  if (!arguments.memory.empty()) {
-    settings.push_back("plan.memory=" + arguments.memory);
-  }
-  const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
-  train::prepare_process(recipe.run);
-  train::Trainer trainer(recipe, arguments.resume, arguments.pictures.any());
-  const train::Summary summary = trainer.run();
+void show(const TrainArguments& arguments,
+          const config::Recipe& recipe,
+          const train::Trainer& trainer,
+          const train::Summary& summary) {
   show_step(trainer, arguments.pictures);
   if (summary.was_interrupted) {
     log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
@@ -176,6 +174,29 @@ int train_model(const TrainArguments& arguments) {
   } else {
     print_text(summary, trainer.plan().result);
   }
+}
+
+int train_model(const TrainArguments& arguments) {
+  install_interrupt_handler();
+  require_writable(arguments.pictures);
+  std::vector<std::string> settings = arguments.recipe.settings;
+  if (!arguments.memory.empty()) {
+    settings.push_back("plan.memory=" + arguments.memory);
+  }
+  const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
+  train::prepare_process(recipe.run);
+  if (recipe.plan.pipeline > 1 && arguments.pictures.any()) {
+    throw ConfigError(
+        "--svg, --html and --trace of train draw a step of one rank; penstock simulate "
+        "draws that of a pipeline");
+  }
+  train::run_ranks(recipe, arguments.ranks, [&](comm::Group& group) {
+    train::Trainer trainer(recipe, arguments.resume, group, arguments.pictures.any());
+    const train::Summary summary = trainer.run();
+    if (group.rank() == 0) {
+      show(arguments, recipe, trainer, summary);
+    }
+  });
   return 0;
 }
 
@@ -193,6 +214,13 @@ void add_train_command(CLI::App& app, Action& action) {
       ->type_name("PATH");
   add_memory_option(
       *command, arguments->memory, "the most that tensors may hold, as in 600MiB (plan.memory)");
+  command
+      ->add_option("--ranks",
+                   arguments->ranks,
+                   "ranks of the run, as threads where no launcher has started them; as many as "
+                   "plan.pipeline")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->type_name("N");
   add_picture_arguments(*command, arguments->pictures);
   command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
                       "Keys of a recipe, with their defaults:\n\n",

@@ -1,30 +1,96 @@
-"""Replays a one-rank program from its JSON file: the peak of memory and the seconds of the step.
+"""Replays a program from its JSON file: the peak of each rank's memory and the seconds of the step.
 
-Uses nothing of Penstock, only the two rules in docs/program.md.
+Uses nothing of Penstock, only the rules in docs/program.md.
 """
 
 import json
 import sys
+from collections import defaultdict
 
 
-def replay(rank):
+def replay_memory(rank):
     live = sum(size for _, size in rank["residents"]) + sum(size for _, size in rank["given"])
     peak, sizes = live, dict(rank["given"])
-    ready, free_at = dict.fromkeys(sizes, 0.0), {}  # when a value is there, a resource is free
     for instruction in rank["instructions"]:
-        made, freed = dict(instruction.get("makes", [])), instruction.get("frees", [])
+        made = dict(instruction.get("makes", []))
         peak = max(peak, live + instruction.get("working", 0))
         sizes.update(made)
-        live += sum(made.values()) - sum(sizes[value] for value in freed)
+        live += sum(made.values()) - sum(sizes[value] for value in instruction.get("frees", []))
+    return peak
+
+
+class Rank:
+    """Goes through its list as far as what it knows of the others allows."""
+
+    def __init__(self, number, rank, messages):
+        self.number, self.messages = number, messages
+        self.left = list(rank["instructions"])
+        self.ready = {value: 0.0 for value, _ in rank["given"]}  # when a value is there
+        self.free_at = defaultdict(float)  # when a resource is free
+        self.sent = defaultdict(list)  # the messages that a value is in
+        self.counts = defaultdict(int)  # of a channel's messages so far
+
+    def message(self, instruction):
+        """The next one of the channel: a dict of when it was sent (from, to) and received."""
+        is_send = instruction["op"] == "send"
+        value = instruction["reads"][0] if is_send else instruction["makes"][0][0]
+        peer = int(instruction["on"].split(":")[1])
+        ends = (self.number, peer) if is_send else (peer, self.number)
+        channel = (*ends, value.split(".")[0])
+        return channel, self.messages[channel, self.counts[channel]]
+
+    def is_at_step(self):
+        return bool(self.left) and self.left[0]["op"] == "step"
+
+    def can_run(self, step_from):
+        instruction = self.left[0]
+        if instruction["op"] == "step" and step_from is None:
+            return False
+        if instruction["op"] == "receive" and "to" not in self.message(instruction)[1]:
+            return False
+        freed = instruction.get("frees", [])
+        return all("received" in message for value in freed for message in self.sent[value])
+
+    def run(self, step_from):
+        instruction = self.left.pop(0)
+        op, on = instruction["op"], instruction.get("on", "compute")
+        made = [value for value, _ in instruction.get("makes", [])]
+        freed = instruction.get("frees", [])
         used = [value for value in instruction.get("reads", []) + freed if value not in made]
-        on = instruction.get("on", "compute")
-        start = max([free_at.get(on, 0.0)] + [ready[value] for value in used])
-        free_at[on] = start + instruction.get("seconds", 0.0)
-        ready.update(dict.fromkeys(made, free_at[on]))
-    return {"peak_bytes": peak, "seconds": max(free_at.values(), default=0.0)}
+        start = max([self.free_at[on]] + [self.ready[value] for value in used])
+        for value in freed:
+            start = max([start] + [message["received"] for message in self.sent[value]])
+        if op == "step":
+            start = max(start, step_from)
+        end = start + instruction.get("seconds", 0.0)
+        if op in ("send", "receive"):
+            channel, message = self.message(instruction)
+            self.counts[channel] += 1
+        if op == "send":
+            message.update({"from": start, "to": end})
+            self.sent[instruction["reads"][0]].append(message)
+        if op == "receive":
+            end = message["received"] = max(start, self.free_at["compute"], message["to"])
+        self.free_at[on] = end
+        self.ready.update(dict.fromkeys(made, end))
+
+
+def replay_time(ranks):
+    messages = defaultdict(dict)
+    all_ranks = [Rank(number, rank, messages) for number, rank in enumerate(ranks)]
+    while any(rank.left for rank in all_ranks):
+        before = sum(len(rank.left) for rank in all_ranks)
+        step_from = None
+        if all(rank.is_at_step() for rank in all_ranks):
+            step_from = max(rank.free_at["compute"] for rank in all_ranks)
+        for rank in all_ranks:
+            while rank.left and rank.can_run(step_from):
+                rank.run(step_from)
+        assert sum(len(rank.left) for rank in all_ranks) < before, "ranks wait for each other"
+    return max((end for rank in all_ranks for end in rank.free_at.values()), default=0.0)
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
     ranks = json.load(file)["ranks"]
-assert len(ranks) == 1, "one rank, please"
-print(json.dumps(replay(ranks[0])))
+peaks = [replay_memory(rank) for rank in ranks]
+print(json.dumps({"peak_bytes": max(peaks), "peaks": peaks, "seconds": replay_time(ranks)}))

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   for (const model::Parameter& parameter : parameters.all()) {
     tensors.push_back({parameter.spec.name, &parameter.weight});
   }
-  checkpoint::save_tensors(argv[3], "start.safetensors", tensors);
+  checkpoint::save_tensors(argv[3], "start.safetensors", checkpoint::sources_of(tensors));
 
   const data::Split split = train::open_data(recipe);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});

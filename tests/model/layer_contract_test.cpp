@@ -3,90 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
-#include <torch/nn/modules/linear.h>
 
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/dropout.h"
-#include "penstock/model/gpt2.h"
-#include "penstock/model/module_layer.h"
-#include "penstock/model/parameters.h"
 
-#include "support/random_tensor.h"
+#include "model/layer_bench.h"
 
 namespace penstock::model {
 
 namespace {
 
-using test::random_tensor;
-using test::random_tokens;
 using test::relative_error;
 
-constexpr Gpt2Shape kShape{.layers = 1, .width = 48, .heads = 4, .context = 20, .vocabulary = 61};
-
-struct Case {
-  std::string name;
-  at::ScalarType type;
-  double dropout;
-};
-
-std::unique_ptr<Layer> make_layer(const Case& test_case) {
-  Gpt2Shape shape = kShape;
-  shape.dropout = test_case.dropout;
-  if (test_case.name == "embedding") {
-    return make_gpt2_embedding(shape);
-  }
-  if (test_case.name == "attention") {
-    return make_gpt2_attention(shape, 0);
-  }
-  if (test_case.name == "mlp") {
-    return make_gpt2_mlp(shape, 0);
-  }
-  return module_layer("linear", torch::nn::Linear(shape.width, shape.width));
-}
-
-// One layer with weights and gradients of its own.
-struct Bench {
-  explicit Bench(const Case& test_case) : type(test_case.type), layer(make_layer(test_case)) {
-    uint64_t seed = 100;
-    for (const ParameterSpec& spec : layer->parameters()) {
-      // Norm scales near 1, as in training; the rest of a size that keeps activations near 1.
-      at::Tensor value = random_tensor(spec.shape, ++seed) * 0.2;
-      if (spec.name.ends_with("ln_1.weight") || spec.name.ends_with("ln_2.weight")) {
-        value += 1;
-      }
-      master.push_back(value);
-      weights.push_back(spec.is_always_float32 ? value : value.to(type));
-      gradients.push_back(at::zeros(spec.shape, at::kFloat));
-    }
-    input = {test_case.name == "embedding"
-                 ? random_tokens({3, kShape.context}, kShape.vocabulary, 7)
-                 : random_tensor({3, kShape.context, kShape.width}, 8, type)};
-    output_gradient = {random_tensor({3, kShape.context, kShape.width}, 9, type)};
-  }
-
-  Tensors backward(int32_t way = 0, bool without_output = false) {
-    Saved saved{.way = way, .without_output = without_output};
-    layer->forward(weights, input, pass, &saved);
-    return layer->backward(weights, gradients, input, std::move(saved), output_gradient, pass);
-  }
-
-  at::ScalarType type;
-  std::unique_ptr<Layer> layer;
-  Tensors master, weights, gradients, input, output_gradient;
-  Pass pass{.seed = 5, .step = 6, .first_sample = 12, .layer = 2};
-};
-
-std::string case_name(const testing::TestParamInfo<Case>& row) {
-  return row.param.name + (row.param.type == at::kFloat ? "_float32" : "_bfloat16") +
-         (row.param.dropout > 0 ? "_dropout" : "");
-}
-
-class LayerContract : public testing::TestWithParam<Case> {};
+class LayerContract : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
 
 TEST_P(LayerContract, KeepingDoesNotChangeABit) {
-  Bench bench(GetParam());
+  LayerBench bench(GetParam());
   Saved saved;
   const Tensors kept = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
   const Tensors dropped = bench.layer->forward(bench.weights, bench.input, bench.pass, nullptr);
@@ -96,7 +30,7 @@ TEST_P(LayerContract, KeepingDoesNotChangeABit) {
 }
 
 TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
-  Bench bench(GetParam());
+  LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
   for (int32_t way = 0; way < static_cast<int32_t>(bench.layer->ways().size()); ++way) {
@@ -116,7 +50,7 @@ TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
 }
 
 TEST_P(LayerContract, EveryWayGivesTheSameBits) {
-  Bench first(GetParam());
+  LayerBench first(GetParam());
   const Tensors expected = first.backward();
   for (int32_t way = 0; way < static_cast<int32_t>(first.layer->ways().size()); ++way) {
     SCOPED_TRACE(first.layer->ways()[static_cast<size_t>(way)].name);
@@ -124,7 +58,7 @@ TEST_P(LayerContract, EveryWayGivesTheSameBits) {
       if (without_output && first.layer->ways()[static_cast<size_t>(way)].needs_output) {
         continue;
       }
-      Bench bench(GetParam());
+      LayerBench bench(GetParam());
       const Tensors gradient = bench.backward(way, without_output);
       EXPECT_EQ(gradient[0].defined(), expected[0].defined());
       EXPECT_TRUE(!gradient[0].defined() || at::equal(gradient[0], expected[0]));
@@ -137,7 +71,7 @@ TEST_P(LayerContract, EveryWayGivesTheSameBits) {
 }
 
 TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
-  Bench bench(GetParam());
+  LayerBench bench(GetParam());
   if (bench.layer->ways()[0].needs_output) {
     GTEST_SKIP() << "this kind of layer needs its output";
   }
@@ -151,7 +85,7 @@ TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
 }
 
 TEST_P(LayerContract, KeepsNothingWithoutSaved) {
-  Bench bench(GetParam());
+  LayerBench bench(GetParam());
   bench.backward();
   const int64_t before = memory::usage().current_bytes;
   const Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, nullptr);
@@ -159,7 +93,7 @@ TEST_P(LayerContract, KeepsNothingWithoutSaved) {
 }
 
 TEST_P(LayerContract, BackwardAddsToGradients) {
-  Bench once(GetParam()), twice(GetParam());
+  LayerBench once(GetParam()), twice(GetParam());
   once.backward();
   twice.backward();
   twice.backward();
@@ -171,19 +105,22 @@ TEST_P(LayerContract, BackwardAddsToGradients) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          LayerContract,
-                         testing::Values(Case{"embedding", at::kFloat, 0},
-                                         Case{"embedding", at::kFloat, 0.2},
-                                         Case{"embedding", at::kBFloat16, 0.2},
-                                         Case{"attention", at::kFloat, 0},
-                                         Case{"attention", at::kFloat, 0.2},
-                                         Case{"attention", at::kBFloat16, 0},
-                                         Case{"attention", at::kBFloat16, 0.2},
-                                         Case{"mlp", at::kFloat, 0},
-                                         Case{"mlp", at::kFloat, 0.2},
-                                         Case{"mlp", at::kBFloat16, 0},
-                                         Case{"mlp", at::kBFloat16, 0.2},
-                                         Case{"module", at::kFloat, 0}),
-                         case_name);
+                         testing::Values(LayerCase{"embedding", at::kFloat, 0},
+                                         LayerCase{"embedding", at::kFloat, 0.2},
+                                         LayerCase{"embedding", at::kBFloat16, 0.2},
+                                         LayerCase{"attention", at::kFloat, 0},
+                                         LayerCase{"attention", at::kFloat, 0.2},
+                                         LayerCase{"attention", at::kBFloat16, 0},
+                                         LayerCase{"attention", at::kBFloat16, 0.2},
+                                         LayerCase{"mlp", at::kFloat, 0},
+                                         LayerCase{"mlp", at::kFloat, 0.2},
+                                         LayerCase{"mlp", at::kBFloat16, 0},
+                                         LayerCase{"mlp", at::kBFloat16, 0.2},
+                                         LayerCase{"module", at::kFloat, 0},
+                                         LayerCase{"module_chain", at::kFloat, 0},
+                                         LayerCase{"module_embedding", at::kFloat, 0},
+                                         LayerCase{"module_tanh", at::kFloat, 0}),
+                         layer_case_name);
 
 namespace {
 
@@ -203,7 +140,7 @@ at::Tensor reference_attention(const Tensors& w,
                                const at::Tensor& x,
                                double dropout,
                                const Pass& pass) {
-  const int64_t b = x.size(0), t = x.size(1), c = x.size(2), h = kShape.heads;
+  const int64_t b = x.size(0), t = x.size(1), c = x.size(2), h = kBenchShape.heads;
   const at::Tensor qkv = at::matmul(reference_norm(x, w[0], w[1]), w[2]) + w[3];
   const auto head = [&](int64_t part) {
     return qkv.narrow(2, part * c, c).reshape({b, t, h, c / h}).transpose(1, 2);
@@ -231,13 +168,13 @@ at::Tensor reference_embedding(const Tensors& w,
   return x * mask_like(x.sizes(), dropout, pass, /*site=*/0);
 }
 
-class LayerGradients : public testing::TestWithParam<Case> {};
+class LayerGradients : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
 
 TEST_P(LayerGradients, MatchAFloat64Reference) {
-  const Case& test_case = GetParam();
-  Bench bench(test_case);
+  const LayerCase& test_case = GetParam();
+  LayerBench bench(test_case);
   const bool has_input_gradient = test_case.name != "embedding";
   Tensors wide;
   for (const at::Tensor& weight : bench.weights) {
@@ -268,14 +205,14 @@ TEST_P(LayerGradients, MatchAFloat64Reference) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          LayerGradients,
-                         testing::Values(Case{"embedding", at::kFloat, 0.2},
-                                         Case{"embedding", at::kBFloat16, 0},
-                                         Case{"attention", at::kFloat, 0},
-                                         Case{"attention", at::kFloat, 0.2},
-                                         Case{"attention", at::kBFloat16, 0},
-                                         Case{"mlp", at::kFloat, 0},
-                                         Case{"mlp", at::kFloat, 0.2},
-                                         Case{"mlp", at::kBFloat16, 0}),
-                         case_name);
+                         testing::Values(LayerCase{"embedding", at::kFloat, 0.2},
+                                         LayerCase{"embedding", at::kBFloat16, 0},
+                                         LayerCase{"attention", at::kFloat, 0},
+                                         LayerCase{"attention", at::kFloat, 0.2},
+                                         LayerCase{"attention", at::kBFloat16, 0},
+                                         LayerCase{"mlp", at::kFloat, 0},
+                                         LayerCase{"mlp", at::kFloat, 0.2},
+                                         LayerCase{"mlp", at::kBFloat16, 0}),
+                         layer_case_name);
 
 }  // namespace penstock::model

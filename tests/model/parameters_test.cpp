@@ -46,8 +46,40 @@ TEST(Parameters, HeadAndEmbeddingShareOneTable) {
   const at::Tensor& embedding = parameters.weights_of(0)[0];
   const at::Tensor& head = parameters.weights_of(chain.size())[2];
   EXPECT_EQ(embedding.data_ptr(), head.data_ptr());
-  EXPECT_EQ(parameters.gradients_of(0)[0].data_ptr(),
-            parameters.gradients_of(chain.size())[2].data_ptr());
+}
+
+// The order in which ranks add that have embedding and head apart.
+TEST(Parameters, SharesOfOneGradientAreAddedUpAtTheEnd) {
+  const Chain chain = make_gpt2(kSmall);
+  Parameters parameters(chain, at::kFloat, 1);
+  const at::Tensor& embedding = parameters.gradients_of(0)[0];
+  const at::Tensor& head = parameters.gradients_of(chain.size())[2];
+  EXPECT_NE(embedding.data_ptr(), head.data_ptr());
+  embedding.fill_(1);
+  head.fill_(2);
+  for (int again = 0; again < 2; ++again) {
+    parameters.complete_gradients();
+    EXPECT_TRUE(at::equal(parameters.find("transformer.wte.weight")->gradient,
+                          at::full_like(embedding, 3)));
+  }
+  head.fill_(2);
+  parameters.zero_gradients();
+  parameters.complete_gradients();
+  EXPECT_EQ(parameters.flat_gradients().abs().sum().item<double>(), 0);
+}
+
+TEST(Parameters, OfAPartAreThoseOfItsLayers) {
+  const Chain chain = make_gpt2(kSmall);
+  const Parameters whole(chain, at::kFloat, 1);
+  const Part part{.layers = {1, 2}, .has_loss = false};
+  const Parameters some(chain, part, at::kFloat, 1, device::open_cpu());
+  EXPECT_EQ(some.flat_weights().numel(), Parameters::flat_elements(chain.parameters(part)));
+  EXPECT_EQ(some.find("transformer.wte.weight"), nullptr);
+  EXPECT_TRUE(some.weights_of(0).empty());
+  EXPECT_FALSE(some.weights_of(1).empty());
+  for (const Parameter& parameter : some.all()) {
+    EXPECT_TRUE(at::equal(parameter.weight, whole.find(parameter.spec.name)->weight));
+  }
 }
 
 TEST(Parameters, StartAsGpt2Does) {

@@ -58,6 +58,9 @@ void expect_same(const LayerCost& a, const LayerCost& b) {
   EXPECT_EQ(a.parameter_bytes, b.parameter_bytes);
   EXPECT_EQ(a.gradient_bytes, b.gradient_bytes);
   EXPECT_EQ(a.optimizer_bytes, b.optimizer_bytes);
+  EXPECT_EQ(a.backward_input_s, b.backward_input_s);
+  EXPECT_EQ(a.backward_weight_s, b.backward_weight_s);
+  EXPECT_EQ(a.weight_state_bytes, b.weight_state_bytes);
   ASSERT_EQ(a.ways.size(), b.ways.size());
   for (size_t i = 0; i < a.ways.size(); ++i) {
     expect_same(a.ways[i], b.ways[i]);
@@ -165,6 +168,46 @@ TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
                .recompute_s = 1});
 }
 
+TEST(CostTable, HalvesOfABackwardAreReadWhereTheyAreGiven) {
+  const CostTable table = parse_costs(
+      R"({"layers": [{"input_bytes": 4, "output_bytes": 8, "saved_bytes": 9, "forward_s": 1,
+                      "backward_input_s": 0.5, "backward_weight_s": 0.25, "weight_state_bytes": 7,
+                      "other_ways": [{"name": "lean", "saved_bytes": 8},
+                                     {"name": "slow", "saved_bytes": 8, "backward_s": 5}]}]})",
+      "costs.json");
+  const LayerCost& layer = table.layers[0];
+  EXPECT_EQ(layer.backward_input_s, 0.5);
+  EXPECT_EQ(layer.backward_weight_s, 0.25);
+  EXPECT_EQ(layer.weight_state_bytes, 7);
+  EXPECT_EQ(layer.ways[0].backward_s, 0.75);
+  EXPECT_EQ(layer.ways[1].backward_s, 0.75);
+  EXPECT_EQ(layer.ways[2].backward_s, 5);
+}
+
+TEST(CostTable, HalvesThatAreNotKnownStayAwayFromTheFile) {
+  const CostTable table = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
+  EXPECT_LT(table.layers[0].backward_input_s, 0);
+  EXPECT_LT(table.layers[0].backward_weight_s, 0);
+  EXPECT_LT(table.layers[0].weight_state_bytes, 0);
+  const std::string text = format_costs(table);
+  EXPECT_EQ(text.find("backward_input_s"), std::string::npos);
+  EXPECT_EQ(text.find("backward_weight_s"), std::string::npos);
+  EXPECT_EQ(text.find("weight_state_bytes"), std::string::npos);
+}
+
+TEST(CostTable, RefusesHalvesThatCannotBe) {
+  const std::string where = "costs.json: layer 0 (\"mlp\") ";
+  EXPECT_EQ(layer_error(kUsual + R"(, "backward_input_s": -1)"),
+            where + "backward_input_s = -1 is not a time in seconds, 0 or more");
+  EXPECT_EQ(layer_error(kUsual + R"(, "backward_weight_s": "1")"),
+            where + "backward_weight_s is not a number");
+  EXPECT_EQ(layer_error(kUsual + R"(, "weight_state_bytes": -1)"),
+            where + "weight_state_bytes = -1 is not a whole number of bytes, 0 or more");
+  // One half alone says nothing of the whole.
+  EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": 1, "backward_input_s": 1)"),
+            where + "has no backward_s");
+}
+
 TEST(CostTable, IsTheSameAfterWritingAndReading) {
   test::Dice dice(80);
   for (int i = 0; i < 100; ++i) {
@@ -178,6 +221,9 @@ TEST(CostTable, IsTheSameAfterWritingAndReading) {
       layer.parameter_bytes = dice.between(0, 1000);
       layer.gradient_bytes = dice.between(0, 1000);
       layer.optimizer_bytes = dice.between(0, 1000);
+      layer.backward_input_s = dice.chance(50) ? layer.forward_s / 3 : -1;
+      layer.backward_weight_s = dice.chance(50) ? 0 : -1;
+      layer.weight_state_bytes = dice.chance(50) ? dice.between(0, 1000) : -1;
     }
     table.loss.name = "cross entropy";
     table.loss.parameter_bytes = dice.between(0, 1000);

@@ -2,14 +2,20 @@
 // whether the step would compute the right thing within its memory, and knows nothing of the
 // verifier's bookkeeping. Two values with the same kind, layer and micro-batch have the same
 // content, so that one is as good as the other.
+//
+// Ranks take turns: each goes as far as it can. What is sent lies in a queue of its channel until
+// the peer takes it, and whoever frees it waits for that.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "penstock/program/program.h"
 
@@ -17,152 +23,266 @@ namespace penstock::test {
 
 class ContentInterpreter {
  public:
-  explicit ContentInterpreter(const program::Program& program)
-      : program_(program), rank_(program.ranks[0]) {}
+  explicit ContentInterpreter(const program::Program& program) : program_(program) {
+    for (const program::RankProgram& rank : program.ranks) {
+      ranks_.push_back({rank, rank.resident_bytes()});
+    }
+  }
 
   // What goes wrong first, or nothing: then the program is harmless.
   std::optional<std::string> run() {
-    held_bytes_ = rank_.resident_bytes();
-    for (const program::ValueId id : rank_.given) {
-      add(id);
-    }
-    for (const program::Instruction& instruction : rank_.instructions) {
-      execute(instruction);
-      if (harm_) {
-        return harm_;
+    for (Rank& rank : ranks_) {
+      for (const program::ValueId id : rank.program.given) {
+        add(rank, id);
       }
     }
-    finish();
+    while (!harm_ && !is_over()) {
+      bool has_moved = false;
+      for (size_t i = 0; i < ranks_.size() && !harm_; ++i) {
+        has_moved = go_on(static_cast<int32_t>(i)) || has_moved;
+      }
+      if (!has_moved) {
+        harm("ranks wait for ever");
+      }
+    }
+    if (!harm_) {
+      finish();
+    }
     return harm_;
   }
 
  private:
   using Content = std::tuple<program::ValueKind, int32_t, int32_t>;  // kind, layer, micro-batch
 
+  struct Rank {
+    const program::RankProgram& program;
+    int64_t held_bytes = 0;
+    size_t next = 0;
+    std::map<Content, int> copies;
+    std::map<Content, int> on_the_way;                    // sent and not yet received
+    std::map<std::pair<int32_t, int32_t>, int32_t> ways;  // by layer and micro-batch
+    bool is_cleared = false, has_stepped = false;
+  };
+  struct Message {
+    Content content;
+    int64_t bytes = 0;
+  };
+
   void harm(const std::string& what) {
     if (!harm_) {
       harm_ = what;
     }
   }
-  Content content(program::ValueId id) const {
-    const program::Value& value = rank_.values[static_cast<size_t>(id)];
-    return {value.kind, value.layer, value.micro_batch};
+  static const program::Value& value(const Rank& rank, program::ValueId id) {
+    return rank.program.values[static_cast<size_t>(id)];
   }
-  int64_t bytes(program::ValueId id) const { return rank_.values[static_cast<size_t>(id)].bytes; }
+  static Content content(const Rank& rank, program::ValueId id) {
+    const program::Value& one = value(rank, id);
+    return {one.kind, one.layer, one.micro_batch};
+  }
 
-  void add(program::ValueId id) {
-    ++copies_[content(id)];
-    held_bytes_ += bytes(id);
+  void add(Rank& rank, program::ValueId id) {
+    ++rank.copies[content(rank, id)];
+    rank.held_bytes += value(rank, id).bytes;
   }
-  void remove(program::ValueId id) {
-    if (copies_[content(id)]-- == 0) {
+  void remove(Rank& rank, program::ValueId id) {
+    if (rank.copies[content(rank, id)]-- == 0) {
       harm("frees what is not there");
     }
-    held_bytes_ -= bytes(id);
+    rank.held_bytes -= value(rank, id).bytes;
   }
-  void need(program::ValueKind kind, int32_t layer, int32_t micro_batch) {
-    if (copies_[{kind, layer, micro_batch}] == 0) {
+  void need(Rank& rank, program::ValueKind kind, int32_t layer, int32_t micro_batch) {
+    if (rank.copies[{kind, layer, micro_batch}] == 0) {
       harm("lacks what it needs");
     }
   }
 
-  void execute(const program::Instruction& instruction) {
-    using program::Op;
-    if (has_stepped_ && instruction.op != Op::Drop) {
+  bool is_over() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+      return rank.next == rank.program.instructions.size();
+    });
+  }
+
+  // Whether it got anywhere.
+  bool go_on(int32_t number) {
+    Rank& rank = ranks_[static_cast<size_t>(number)];
+    const size_t before = rank.next;
+    while (!harm_ && rank.next < rank.program.instructions.size()) {
+      const program::Instruction& instruction = rank.program.instructions[rank.next];
+      if (must_wait(rank, number, instruction)) {
+        break;
+      }
+      execute(rank, number, instruction);
+      ++rank.next;
+    }
+    return rank.next > before;
+  }
+
+  bool must_wait(Rank& rank, int32_t number, const program::Instruction& instruction) {
+    if (instruction.op == program::Op::Receive &&
+        channels_[channel_of(rank.program, number, instruction)].empty()) {
+      return true;
+    }
+    if (instruction.op == program::Op::Step) {
+      return !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& other) {
+        return other.has_stepped || is_at_step(other);
+      });
+    }
+    return std::any_of(
+        instruction.frees.begin(), instruction.frees.end(), [&](program::ValueId id) {
+          // Another copy may go while one is on its way.
+          const Content freed = content(rank, id);
+          return rank.on_the_way[freed] > 0 && rank.on_the_way[freed] >= rank.copies[freed];
+        });
+  }
+  static bool is_at_step(const Rank& rank) {
+    return rank.next < rank.program.instructions.size() &&
+           rank.program.instructions[rank.next].op == program::Op::Step;
+  }
+
+  void execute(Rank& rank, int32_t number, const program::Instruction& instruction) {
+    if (rank.has_stepped && instruction.op != program::Op::Drop) {
       harm("works after the step");
     }
-    switch (instruction.op) {
-      case Op::Clear:
-        if (contributions_.size() > 0) {
-          harm("clears a part of the gradients");
-        }
-        is_cleared_ = true;
-        break;
-      case Op::Forward:
-        forward(instruction);
-        break;
-      case Op::Loss:
-        need(program::ValueKind::Activation, program_.loss_index(), instruction.micro_batch);
-        need(program::ValueKind::Targets, program_.loss_index(), instruction.micro_batch);
-        contribute(program_.loss_index(), instruction.micro_batch);
-        break;
-      case Op::Backward:
-        backward(instruction);
-        break;
-      case Op::Drop:
-        break;
-      case Op::Step:
-        step();
-        break;
-    }
-    if (rank_.limit_bytes > 0 && held_bytes_ + instruction.working_bytes > rank_.limit_bytes) {
+    work(rank, number, instruction);
+    const int64_t limit = rank.program.limit_bytes;
+    if (limit > 0 && rank.held_bytes + instruction.working_bytes > limit) {
       harm("exceeds the limit");
     }
     for (const program::ValueId id : instruction.makes) {
-      add(id);
+      add(rank, id);
     }
     for (const program::ValueId id : instruction.frees) {
-      remove(id);
+      remove(rank, id);
     }
   }
 
-  void forward(const program::Instruction& instruction) {
-    need(program::ValueKind::Activation, instruction.layer, instruction.micro_batch);
-    if (instruction.keep != program::kKeepNothing) {
-      ways_[{instruction.layer, instruction.micro_batch}] = instruction.keep;
-    }
-  }
-
-  void backward(const program::Instruction& instruction) {
+  void work(Rank& rank, int32_t number, const program::Instruction& instruction) {
+    using program::Op;
+    using program::ValueKind;
     const int32_t layer = instruction.layer, micro_batch = instruction.micro_batch;
-    need(program::ValueKind::Activation, layer, micro_batch);
-    need(program::ValueKind::Saved, layer, micro_batch);
-    need(program::ValueKind::Gradient, layer + 1, micro_batch);
-    const auto way = ways_.find({layer, micro_batch});
-    if (way != ways_.end() && program_.layers[static_cast<size_t>(layer)]
-                                  .ways[static_cast<size_t>(way->second)]
-                                  .needs_output) {
-      need(program::ValueKind::Activation, layer + 1, micro_batch);
+    switch (instruction.op) {
+      case Op::Clear:
+        return clear(rank, number);
+      case Op::Forward:
+        return forward(rank, instruction);
+      case Op::Loss:
+        need(rank, ValueKind::Activation, program_.loss_index(), micro_batch);
+        need(rank, ValueKind::Targets, program_.loss_index(), micro_batch);
+        return contribute(rank, number, program_.loss_index(), micro_batch);
+      case Op::Backward:
+        need_for_backward(rank, instruction);
+        return contribute(rank, number, layer, micro_batch);
+      case Op::BackwardInput:
+        return need_for_backward(rank, instruction);
+      case Op::BackwardWeight:
+        need(rank, ValueKind::WeightWork, layer, micro_batch);
+        return contribute(rank, number, layer, micro_batch);
+      case Op::Send:
+        return send(rank, number, instruction);
+      case Op::Receive:
+        return receive(rank, number, instruction);
+      case Op::Drop:
+        return;
+      case Op::Step:
+        return step(rank);
     }
-    contribute(layer, micro_batch);
   }
 
-  // A loss or backward adds its part to the gradients.
-  void contribute(int32_t layer, int32_t micro_batch) {
-    if (!is_cleared_) {
+  void clear(Rank& rank, int32_t number) {
+    for (const auto& [part, by] : contributions_) {
+      if (by == number) {
+        harm("clears a part of the gradients");
+      }
+    }
+    rank.is_cleared = true;
+  }
+
+  void forward(Rank& rank, const program::Instruction& instruction) {
+    need(rank, program::ValueKind::Activation, instruction.layer, instruction.micro_batch);
+    if (instruction.keep != program::kKeepNothing) {
+      rank.ways[{instruction.layer, instruction.micro_batch}] = instruction.keep;
+    }
+  }
+
+  void need_for_backward(Rank& rank, const program::Instruction& instruction) {
+    const int32_t layer = instruction.layer, micro_batch = instruction.micro_batch;
+    need(rank, program::ValueKind::Activation, layer, micro_batch);
+    need(rank, program::ValueKind::Saved, layer, micro_batch);
+    need(rank, program::ValueKind::Gradient, layer + 1, micro_batch);
+    const auto way = rank.ways.find({layer, micro_batch});
+    if (way != rank.ways.end() && program_.layers[static_cast<size_t>(layer)]
+                                      .ways[static_cast<size_t>(way->second)]
+                                      .needs_output) {
+      need(rank, program::ValueKind::Activation, layer + 1, micro_batch);
+    }
+  }
+
+  // A loss or backward adds its part to the gradients, which are with one rank.
+  void contribute(Rank& rank, int32_t number, int32_t layer, int32_t micro_batch) {
+    if (!rank.is_cleared) {
       harm("adds to what was not cleared");
     }
-    if (++contributions_[{layer, micro_batch}] > 1) {
+    if (!contributions_.insert({{layer, micro_batch}, number}).second) {
       harm("adds a part twice");
+    }
+    if (owners_.insert({layer, number}).first->second != number) {
+      harm("adds to gradients that another rank has");
     }
   }
 
-  void step() {
+  void send(Rank& rank, int32_t number, const program::Instruction& instruction) {
+    const program::ValueId id = instruction.reads[0];
+    const auto& [kind, layer, micro_batch] = content(rank, id);
+    need(rank, kind, layer, micro_batch);
+    ++rank.on_the_way[content(rank, id)];
+    channels_[channel_of(rank.program, number, instruction)].push_back(
+        {content(rank, id), value(rank, id).bytes});
+  }
+
+  void receive(Rank& rank, int32_t number, const program::Instruction& instruction) {
+    const program::Channel channel = channel_of(rank.program, number, instruction);
+    std::deque<Message>& queue = channels_[channel];
+    const Message message = queue.front();
+    queue.pop_front();
+    --ranks_[static_cast<size_t>(channel.from)].on_the_way[message.content];
+    const program::ValueId id = instruction.makes[0];
+    if (message.content != content(rank, id) || message.bytes != value(rank, id).bytes) {
+      harm("receives something else");
+    }
+  }
+
+  void step(Rank& rank) {
     const size_t parts = (program_.layers.size() + 1) * static_cast<size_t>(program_.micro_batches);
-    if (!is_cleared_ || contributions_.size() != parts) {
+    if (!rank.is_cleared || contributions_.size() != parts) {
       harm("steps with incomplete gradients");
     }
-    has_stepped_ = true;
+    rank.has_stepped = true;
   }
 
   void finish() {
-    if (!has_stepped_) {
-      harm("never steps");
+    for (const Rank& rank : ranks_) {
+      if (!rank.has_stepped) {
+        harm("never steps");
+      }
+      for (const auto& [content, count] : rank.copies) {
+        if (count > 0) {
+          harm("holds a value for ever");
+        }
+      }
     }
-    for (const auto& [content, count] : copies_) {
-      if (count > 0) {
-        harm("holds a value for ever");
+    for (const auto& [channel, queue] : channels_) {
+      if (!queue.empty()) {
+        harm("sends what nobody receives");
       }
     }
   }
 
   const program::Program& program_;
-  const program::RankProgram& rank_;
-  std::map<Content, int> copies_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> ways_;       // by layer and micro-batch
-  std::map<std::pair<int32_t, int32_t>, int> contributions_;  // likewise
-  int64_t held_bytes_ = 0;
-  bool is_cleared_ = false, has_stepped_ = false;
+  std::vector<Rank> ranks_;
+  std::map<program::Channel, std::deque<Message>> channels_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> contributions_;  // layer, micro-batch: by whom
+  std::map<int32_t, int32_t> owners_;                             // of a layer's gradients
   std::optional<std::string> harm_;
 };
 

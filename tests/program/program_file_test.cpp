@@ -53,8 +53,9 @@ class RandomProgram {
     for (int32_t left = dice_.below(4); left > 0; --left) {
       add_layer();
     }
-    for (int32_t left = dice_.below(4); left > 0; --left) {
-      add_rank();
+    num_ranks_ = dice_.below(4);
+    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+      add_rank(rank);
     }
     return program_;
   }
@@ -73,70 +74,101 @@ class RandomProgram {
     program_.layers.push_back(std::move(layer));
   }
 
-  void add_rank() {
+  void add_rank(int32_t number) {
     RankProgram rank{.limit_bytes = dice_.is_heads() ? 0 : 1 + dice_.bytes()};
     for (int32_t left = dice_.below(4); left > 0; --left) {
       rank.residents.push_back({name(), dice_.bytes()});
     }
-    add_values(rank, rank.given);
+    add_values(rank, rank.given, dice_.below(4));
     rank.instructions.resize(static_cast<size_t>(dice_.below(20)));
     for (Instruction& instruction : rank.instructions) {
-      fill(instruction);
-      add_values(rank, instruction.makes);
+      fill(instruction, number, rank);
+      if (instruction.op != Op::Send) {
+        add_values(rank, instruction.makes, instruction.op == Op::Receive ? 1 : dice_.below(4));
+      }
     }
     for (Instruction& instruction : rank.instructions) {
-      pick_values(rank, instruction.reads);
-      pick_values(rank, instruction.frees);
+      if (instruction.op != Op::Receive) {
+        pick_values(rank, instruction.reads, instruction.op == Op::Send ? 1 : dice_.below(4));
+      }
+      pick_values(rank, instruction.frees, dice_.below(4));
     }
     program_.ranks.push_back(std::move(rank));
   }
 
-  void add_values(RankProgram& rank, std::vector<ValueId>& list) {
-    for (int32_t left = dice_.below(4); left > 0; --left) {
+  void add_values(RankProgram& rank, std::vector<ValueId>& list, int32_t count) {
+    for (; count > 0; --count) {
       Value value{.micro_batch = dice_.below(program_.micro_batches), .bytes = dice_.bytes()};
-      // The last kind only where there is a layer to have kept something.
-      constexpr std::array kinds = {
-          ValueKind::Activation, ValueKind::Gradient, ValueKind::Targets, ValueKind::Saved};
-      value.kind = kinds[static_cast<size_t>(dice_.below(program_.layers.empty() ? 3 : 4))];
-      value.layer = value.kind == ValueKind::Targets ? program_.loss_index()
-                    : value.kind == ValueKind::Saved ? dice_.below(program_.loss_index())
-                                                     : dice_.below(program_.loss_index() + 1);
+      // The last kinds only where there is a layer to have kept something.
+      constexpr std::array kinds = {ValueKind::Activation,
+                                    ValueKind::Gradient,
+                                    ValueKind::Targets,
+                                    ValueKind::Saved,
+                                    ValueKind::WeightWork};
+      const int32_t kind = dice_.below(program_.layers.empty() ? 3 : 5);
+      value.kind = kinds[static_cast<size_t>(kind)];
+      value.layer = value.kind == ValueKind::Targets
+                        ? program_.loss_index()
+                        : dice_.below(program_.loss_index() + (kind < 3 ? 1 : 0));
       list.push_back(static_cast<ValueId>(rank.values.size()));
       rank.values.push_back(value);
     }
   }
 
-  void fill(Instruction& instruction) {
-    constexpr std::array ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step, Op::Forward, Op::Backward};
-    instruction.op = ops[static_cast<size_t>(dice_.below(program_.layers.empty() ? 4 : 6))];
-    const bool has_layer = instruction.op == Op::Forward || instruction.op == Op::Backward;
-    if (has_layer) {
-      instruction.layer = dice_.below(program_.loss_index());
+  Op pick_op(bool has_peer, bool has_values) {
+    std::vector<Op> ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step};
+    if (!program_.layers.empty()) {
+      ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
     }
-    if (has_layer || instruction.op == Op::Loss) {
+    if (has_peer) {
+      ops.push_back(Op::Receive);
+    }
+    if (has_peer && has_values) {
+      ops.push_back(Op::Send);
+    }
+    return ops[static_cast<size_t>(dice_.below(static_cast<int32_t>(ops.size())))];
+  }
+
+  Resource pick_resource(Op op, int32_t rank) {
+    if (op == Op::Send || op == Op::Receive) {
+      const int32_t peer = (rank + 1 + dice_.below(num_ranks_ - 1)) % num_ranks_;
+      return {op == Op::Send ? ResourceKind::Link : ResourceKind::Inlet, peer};
+    }
+    constexpr std::array kinds = {
+        ResourceKind::Compute, ResourceKind::Copy, ResourceKind::Link, ResourceKind::Inlet};
+    const ResourceKind kind = kinds[static_cast<size_t>(dice_.below(4))];
+    return {kind, kind == ResourceKind::Compute ? 0 : dice_.below(4)};
+  }
+
+  void fill(Instruction& instruction, int32_t number, const RankProgram& rank) {
+    const Op op = pick_op(num_ranks_ > 1, !rank.values.empty());
+    const bool is_transfer = op == Op::Send || op == Op::Receive;
+    const bool is_placeless = op == Op::Clear || op == Op::Drop || op == Op::Step;
+    instruction.op = op;
+    if (!is_placeless && op != Op::Loss) {
+      instruction.layer = dice_.below(program_.loss_index() + (is_transfer ? 1 : 0));
+    }
+    if (!is_placeless) {
       instruction.micro_batch = dice_.below(program_.micro_batches);
     }
-    if (instruction.op == Op::Forward) {
+    if (op == Op::Forward) {
       const auto& ways = program_.layers[static_cast<size_t>(instruction.layer)].ways;
       instruction.keep = dice_.below(static_cast<int32_t>(ways.size()) + 1) - 1;
     }
-    constexpr std::array kinds = {ResourceKind::Compute, ResourceKind::Copy, ResourceKind::Link};
-    instruction.resource.kind = kinds[static_cast<size_t>(dice_.below(3))];
-    if (instruction.resource.kind != ResourceKind::Compute) {
-      instruction.resource.index = dice_.below(4);
-    }
-    instruction.seconds = dice_.seconds();
+    instruction.resource = pick_resource(op, number);
+    instruction.seconds = op == Op::Receive ? 0 : dice_.seconds();
     instruction.working_bytes = dice_.is_heads() ? 0 : dice_.bytes();
   }
 
-  void pick_values(const RankProgram& rank, std::vector<ValueId>& list) {
-    for (int32_t left = rank.values.empty() ? 0 : dice_.below(4); left > 0; --left) {
+  void pick_values(const RankProgram& rank, std::vector<ValueId>& list, int32_t count) {
+    for (; count > 0 && !rank.values.empty(); --count) {
       list.push_back(dice_.below(static_cast<int32_t>(rank.values.size())));
     }
   }
 
   Dice dice_;
   Program program_;
+  int32_t num_ranks_ = 0;
 };
 
 TEST(ProgramForms, RandomProgramsReadBackEqual) {
@@ -253,18 +285,24 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_THROW(write_program(folder.path() / "no" / "p", {}), FileError);
 }
 
-// The program that docs/program.md shows.
-Program document_program() {
+// The programs that docs/program.md shows: of one rank, then of two.
+Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
-  const size_t begin = page.find("```\npenstock-program 1\n");
+  const std::string opening = "```\npenstock-program 1\n";
+  size_t begin = page.find(opening);
+  for (; number > 0; --number) {
+    begin = page.find(opening, begin + 1);
+  }
   const size_t end = page.find("\n```", begin + 4);
   EXPECT_NE(end, std::string::npos);
   return parse_program(page.substr(begin + 4, end - begin - 3), "docs/program.md");
 }
 
-TEST(ProgramDocument, ExampleIsSound) {
-  const Verdict verdict = verify(document_program());
-  EXPECT_TRUE(verdict.is_sound()) << verdict.violation->text;
+TEST(ProgramDocument, ExamplesAreSound) {
+  for (const int number : {0, 1}) {
+    const Verdict verdict = verify(document_program(number));
+    EXPECT_TRUE(verdict.is_sound()) << verdict.violation->text;
+  }
 }
 
 TEST(ProgramDocument, JsonLineIsTheExamples) {
@@ -307,6 +345,14 @@ TEST(ReplayScript, AgreesWithReplayPeakAndSimulate) {
       "drop makes=d1.0:5 frees=d1.0,x1.0 on=compute seconds=0.5 working=6\n"
       "drop frees=x0.0,t.0,s0.0\n",
       "p");
+  const Program pipeline = document_program(1);
+  const nlohmann::json two = replay_by_script(pipeline);
+  EXPECT_EQ(two["peaks"], (nlohmann::json{240, 510}));
+  EXPECT_EQ(replay_peak(pipeline.ranks[0]).bytes, 240);
+  EXPECT_EQ(replay_peak(pipeline.ranks[1]).bytes, 510);
+  EXPECT_NEAR(two["seconds"], 0.021, 1e-12);
+  EXPECT_EQ(two["seconds"], simulate(pipeline).seconds);
+
   const nlohmann::json again = replay_by_script(overlapping);
   EXPECT_EQ(again["peak_bytes"], 37);  // the third instruction: 7 + 8 + 16 + 6
   EXPECT_EQ(replay_peak(overlapping.ranks[0]).bytes, 37);

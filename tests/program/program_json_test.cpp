@@ -43,8 +43,13 @@ const char* const kTwoRanks =
 ]},
 {"limit":null,
 "residents":[],
-"given":[],
-"instructions":[]}
+"given":[["x0.0",4]],
+"instructions":[
+{"op":"send","layer":0,"mb":0,"reads":["x0.0"],"frees":["x0.0"],"on":"link:0","seconds":0.5,"working":0},
+{"op":"receive","layer":2,"mb":1,"makes":[["d2.1",4]],"on":"inlet:0","working":4},
+{"op":"backward-input","layer":1,"mb":1,"reads":["d2.1"],"makes":[["w1.1",6]],"frees":[],"on":"compute","seconds":1,"working":6},
+{"op":"backward-weight","layer":1,"mb":1,"reads":["w1.1"],"makes":[],"frees":["w1.1"],"on":"compute","seconds":2,"working":0}
+]}
 ]}
 )";
 
@@ -65,6 +70,11 @@ drop frees=x1.0#2
 backward layer=1 mb=1 reads=d2.1,s0.0 makes=- frees=d2.1,s0.0 on=compute seconds=0 working=0
 step on=compute seconds=0.3333333333333333 working=9000000000000000000
 rank 1 limit=none
+given x0.0:4
+send layer=0 mb=0 reads=x0.0 frees=x0.0 on=link:0 seconds=0.5 working=0
+receive layer=2 mb=1 makes=d2.1:4 on=inlet:0 working=4
+backward-input layer=1 mb=1 reads=d2.1 makes=w1.1:6 frees=- on=compute seconds=1 working=6
+backward-weight layer=1 mb=1 reads=w1.1 makes=- frees=w1.1 on=compute seconds=2 working=0
 )";
 
 // The error of kTwoRanks with one part put in place of another.
@@ -208,7 +218,7 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
   EXPECT_EQ(
       changed_error("\"op\":\"clear\"", "\"op\":\"claer\""),
       "p.json: instruction 0 of rank 0: unknown word \"claer\"; did you mean clear? (known: clear, "
-      "forward, loss, backward, drop, step)");
+      "forward, loss, backward, backward-input, backward-weight, send, receive, drop, step)");
   EXPECT_EQ(changed_error("\"mb\":0", "\"mp\":0"),
             first +
                 "unknown field of forward \"mp\"; did you mean mb? (known: layer, mb, keep, reads, "
@@ -221,7 +231,13 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
   EXPECT_EQ(changed_error("\"keep\":\"few\"", "\"keep\":\"fw\""),
             first + "unknown way of layer 0 \"fw\"; did you mean few? (known: nothing, all, few)");
   EXPECT_EQ(changed_error("\"on\":\"copy:1\"", "\"on\":\"copy\""),
-            first + "on \"copy\" is no resource; compute, copy:N and link:N are");
+            first + "on \"copy\" is no resource; compute, copy:N, link:N and inlet:N are");
+  EXPECT_EQ(changed_error("\"on\":\"inlet:0\"", "\"on\":\"inlet:2\""),
+            "p.json: instruction 1 of rank 1: rank 2 is out of range; the program has 2");
+  EXPECT_EQ(changed_error("[[\"d2.1\",4]]", "[[\"d2.1\",4],[\"w1.0\",4]]"),
+            "p.json: instruction 1 of rank 1: receive makes 2 values; it takes exactly one");
+  EXPECT_EQ(changed_error("\"w1.1\",6", "\"w2.1\",6"),
+            "p.json: instruction 2 of rank 1: layer 2 is out of range; the program has 2");
   EXPECT_EQ(changed_error("\"seconds\":1e-05", "\"seconds\":-1"),
             first + "seconds \"-1\" is no number from 0 to 1e300");
   EXPECT_EQ(changed_error("\"working\":32", "\"working\":1e3"),

@@ -122,6 +122,80 @@ drop frees=t.0
   EXPECT_EQ(format_program(program), text);
 }
 
+const char* const kPipeline =
+    R"(penstock-program 1
+micro-batches 1
+layer 0 "a" ways=all
+layer 1 "b" ways=all
+rank 0 limit=none
+given x0.0:4
+forward layer=0 mb=0 keep=all reads=x0.0 makes=x1.0:8,s0.0:16 frees=- on=compute seconds=1 working=24
+send layer=1 mb=0 reads=x1.0 on=link:1 seconds=0.25 working=0
+receive layer=1 mb=0 makes=d1.0:8 on=inlet:1 working=8
+backward-input layer=0 mb=0 reads=x0.0,s0.0,d1.0 makes=w0.0:12 frees=x0.0,s0.0,d1.0 on=compute seconds=2 working=12
+backward-weight layer=0 mb=0 reads=w0.0 makes=- frees=w0.0,x1.0 on=compute seconds=3 working=1
+rank 1 limit=none
+receive layer=1 mb=0 makes=x1.0:8 on=inlet:0 working=8
+drop makes=d1.0:8,x2.0:2 frees=x1.0
+send layer=1 mb=0 reads=d1.0 frees=d1.0 on=link:0 seconds=0.5 working=0
+send layer=2 mb=0 reads=x2.0 frees=x2.0 on=link:0 seconds=0 working=0
+)";
+
+TEST(ProgramText, WhatPipelinesNeedPrintsAndReadsBack) {
+  const Program program = parse_program(kPipeline, "p.txt");
+  const RankProgram& first = program.ranks[0];
+  EXPECT_EQ(first.values[4], (Value{ValueKind::WeightWork, 0, 0, 12}));
+  const Instruction send = {
+      Op::Send, 1, 0, kKeepNothing, {1}, {}, {}, {ResourceKind::Link, 1}, 0.25};
+  EXPECT_EQ(first.instructions[1], send);
+  const Instruction receive = {
+      Op::Receive, 1, 0, kKeepNothing, {}, {3}, {}, {ResourceKind::Inlet, 1}, 0, 8};
+  EXPECT_EQ(first.instructions[2], receive);
+  EXPECT_EQ(first.instructions[3].op, Op::BackwardInput);
+  EXPECT_EQ(first.instructions[4].op, Op::BackwardWeight);
+  EXPECT_EQ(program.ranks[1].instructions[3].layer, program.loss_index());
+  EXPECT_EQ(format_program(program), kPipeline);
+}
+
+// The error of kPipeline with one part put in place of another.
+std::string pipeline_error(const std::string& part, const std::string& replacement) {
+  std::string text = kPipeline;
+  text.replace(text.find(part), part.size(), replacement);
+  return text_error(text);
+}
+
+TEST(ProgramTextError, SendsAndReceivesAreOfOneValue) {
+  EXPECT_EQ(pipeline_error("send layer=1 mb=0 reads=x1.0", "send layer=1 mb=0 reads=x1.0,x0.0"),
+            "p.txt:8: send reads 2 values; it takes exactly one");
+  EXPECT_EQ(pipeline_error("send layer=1 mb=0 reads=x1.0", "send layer=1 mb=0 reads=-"),
+            "p.txt:8: send reads 0 values; it takes exactly one");
+  EXPECT_EQ(pipeline_error("makes=d1.0:8", "makes=-"),
+            "p.txt:9: receive makes 0 values; it takes exactly one");
+  EXPECT_EQ(pipeline_error(" reads=x1.0 on", " on"),
+            "p.txt:8: field reads is missing; send needs it");
+  EXPECT_EQ(pipeline_error("on=link:1", "makes=d0.0:4 on=link:1"),
+            "p.txt:8: unknown field of send \"makes\" (known: layer, mb, reads, frees, on, "
+            "seconds, working)");
+  EXPECT_EQ(pipeline_error("on=inlet:1", "on=inlet:1 seconds=1"),
+            "p.txt:9: unknown field of receive \"seconds\" (known: layer, mb, makes, frees, on, "
+            "working)");
+}
+
+TEST(ProgramTextError, SendsAndReceivesNameAnotherRank) {
+  EXPECT_EQ(pipeline_error("on=link:1", "on=link:0"),
+            "p.txt:8: link:0 leads to rank 0 itself; the peer is another rank");
+  EXPECT_EQ(pipeline_error("on=inlet:0", "on=inlet:1"),
+            "p.txt:13: inlet:1 leads to rank 1 itself; the peer is another rank");
+  EXPECT_EQ(pipeline_error("on=link:1", "on=link:2"),
+            "p.txt:8: rank 2 is out of range; the program has 2");
+  EXPECT_EQ(pipeline_error("on=link:1", "on=inlet:1"),
+            "p.txt:8: send is on inlet:1; it should be on link:N, where N receives");
+  EXPECT_EQ(pipeline_error("on=inlet:1", "on=compute"),
+            "p.txt:9: receive is on compute; it should be on inlet:N, where N sends");
+  EXPECT_EQ(pipeline_error("send layer=2", "send layer=3"),
+            "p.txt:16: layer 3 is out of range; the program has 2");
+}
+
 TEST(ProgramText, ProgramsWithoutRanksOrLayersAreWritten) {
   EXPECT_EQ(format_program({}), "penstock-program 1\nmicro-batches 1\n");
   EXPECT_EQ(parse_program("penstock-program 1\nmicro-batches 1\n", "p.txt"), Program{});
@@ -202,6 +276,7 @@ TEST(ProgramText, WhatCannotBeReadBackIsNotWritten) {
   expect_refusal([](P&, R& rank) { rank.values[0].bytes = -1; }, "bytes of x0.0 \"-1\"");
   expect_refusal([](P&, R& rank) { rank.values[1].layer = 1; }, "not numbered");
   expect_refusal([](P&, R& rank) { rank.limit_bytes = -1; }, "limit \"-1\"");
+  expect_refusal([](P&, R& rank) { rank.instructions[1].op = Op::Receive; }, "unknown field");
   expect_refusal([](P& program, R&) { program.layers[0].ways[0].name = "a b"; }, "way \"a b\"");
   expect_refusal([](P& program, R&) { program.layers[0].ways[0].name = "-"; }, "way \"-\"");
   expect_refusal([](P& program, R&) { program.layers[0].ways.push_back({"all"}); }, "way all is");
@@ -239,10 +314,12 @@ TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
   EXPECT_EQ(
       line_error("fordward layer=0"),
       "p.txt:6: unknown word \"fordward\"; did you mean forward? (known: micro-batches, layer, "
-      "rank, resident, given, clear, forward, loss, backward, drop, step)");
+      "rank, resident, given, clear, forward, loss, backward, backward-input, backward-weight, "
+      "send, "
+      "receive, drop, step)");
   const std::string known =
-      " (known: micro-batches, layer, rank, resident, given, clear, forward, loss, backward, drop, "
-      "step)";
+      " (known: micro-batches, layer, rank, resident, given, clear, forward, loss, backward, "
+      "backward-input, backward-weight, send, receive, drop, step)";
   EXPECT_EQ(line_error("residnt 5 \"a\""),
             "p.txt:6: unknown word \"residnt\"; did you mean resident?" + known);
   EXPECT_EQ(line_error(std::string(1000, 'f')),
@@ -316,6 +393,7 @@ TEST(ProgramTextError, LayersAndMicroBatchesOutOfRange) {
   EXPECT_EQ(forward_error("layer=0", "layer=2"), "p.txt:7: layer 2" + layer);
   EXPECT_EQ(forward_error("x1.0:8", "x3.0:8"), "p.txt:7: layer 3" + layer);
   EXPECT_EQ(forward_error("x1.0:8", "s2.0:8"), "p.txt:7: layer 2" + layer);
+  EXPECT_EQ(forward_error("x1.0:8", "w2.0:8"), "p.txt:7: layer 2" + layer);
   EXPECT_EQ(forward_error("mb=0", "mb=2"), "p.txt:7: micro-batch 2" + layer);
   EXPECT_EQ(line_error("given t.2:8"), "p.txt:6: micro-batch 2" + layer);
   EXPECT_EQ(text_error("penstock-program 1\nmicro-batches 20000000\n"),
@@ -370,12 +448,13 @@ TEST(ProgramTextError, NamesOfValuesHaveOneSpelling) {
                                  "x-1.0",
                                  "x0.-1",
                                  "x+1.0",
-
+                                 "w.0",
                                  "t0.0",
                                  "x99999999999.0",
                                  "x0.0#2#2"}) {
-    EXPECT_EQ(line_error("given " + name + ":4"),
-              cat("p.txt:6: value \"", name, "\" is no name like x3.0, s3.0, d3.0, t.0 or x3.0#2"));
+    EXPECT_EQ(
+        line_error("given " + name + ":4"),
+        cat("p.txt:6: value \"", name, "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0 or x3.0#2"));
   }
   EXPECT_EQ(line_error("given x0.0"),
             "p.txt:6: value \"x0.0\" comes without its bytes; write NAME:BYTES");
@@ -414,12 +493,15 @@ TEST(ProgramTextError, WaysHavePlainAndDifferentNames) {
 }
 
 TEST(ProgramTextError, UnknownResources) {
-  for (const std::string on : {"gpu", "copy", "link", "compute:0", ""}) {
-    EXPECT_EQ(forward_error("on=compute", "on=" + on),
-              cat("p.txt:7: on \"", on, "\" is no resource; compute, copy:N and link:N are"));
+  for (const std::string on : {"gpu", "copy", "link", "inlet", "compute:0", ""}) {
+    EXPECT_EQ(
+        forward_error("on=compute", "on=" + on),
+        cat("p.txt:7: on \"", on, "\" is no resource; compute, copy:N, link:N and inlet:N are"));
   }
   EXPECT_EQ(forward_error("on=compute", "on=link:-1"),
             "p.txt:7: link \"-1\" is no whole number from 0 to 2147483647");
+  EXPECT_EQ(forward_error("on=compute", "on=inlet:x"),
+            "p.txt:7: inlet \"x\" is no whole number from 0 to 2147483647");
 }
 
 TEST(ProgramTextError, LinesOfTheWrongForm) {

@@ -460,9 +460,10 @@ TEST_F(Verify, RefusesAProgramWithoutAStep) {
 
 TEST_F(Verify, NamesTheRankWhereThereAreSeveral) {
   program_.ranks.push_back(rank());
-  const Verdict sound = verify(program_);
-  ASSERT_TRUE(sound.is_sound());
-  EXPECT_EQ(sound.peaks.size(), 2u);
+  const Verdict doubled = verify(program_);
+  ASSERT_FALSE(doubled.is_sound());
+  EXPECT_EQ(doubled.violation->text,
+            "rank 1, instruction 3 (loss, micro-batch 0): a second loss of this micro-batch");
   program_.ranks[1].instructions.pop_back();
   program_.ranks[1].instructions[kForwardB].reads = {};
   const Verdict verdict = verify(program_);

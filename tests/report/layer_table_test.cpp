@@ -4,6 +4,7 @@
 
 #include "penstock/base/error.h"
 
+#include "report/pipeline_example.h"
 #include "report/step_example.h"
 
 namespace penstock::report {
@@ -46,6 +47,24 @@ TEST(LayerTable, SumsAreThoseOfTheInstructions) {
   EXPECT_EQ(sums.step.measured, measured.seconds);
 }
 
+TEST(LayerTable, HalvesAreABackwardAndTransfersAreNoWork) {
+  const Program program = pipeline_program(3);
+  const Timeline predicted = program::simulate(program);
+  const StepSums sums = step_sums({"", program, predicted});
+  EXPECT_NEAR(sums.layers[1].backward.predicted, 3 * (3e-3 + 2.5e-3), 1e-12);
+  EXPECT_NEAR(sums.backward.predicted, 4 * 3 * 5.5e-3, 1e-12);
+  ASSERT_EQ(sums.transfers.size(), 2u);
+  EXPECT_EQ(sums.transfers[0].name, "send");
+  EXPECT_EQ(sums.transfers[0].count, 6);
+  EXPECT_NEAR(sums.transfers[0].seconds.predicted, 6e-3, 1e-12);
+  EXPECT_EQ(sums.transfers[1].name, "receive");
+  double work = sums.forward.predicted + sums.backward.predicted;
+  for (const OpRow& row : sums.others) {
+    work += row.seconds.predicted;
+  }
+  EXPECT_NEAR(sums.all.predicted, work, 1e-12);
+}
+
 TEST(LayerTable, OtherWorkIsNamedOnce) {
   const Program program = example_program({});
   const Timeline predicted = program::simulate(program);
@@ -83,7 +102,7 @@ backward                  10.0 ms   15.0 ms   1.50
 loss                       6.0 ms    9.0 ms   1.50
 step                       7.0 ms   10.5 ms   1.50
 clear                      1.0 ms    1.5 ms   1.50
-all instructions          31.0 ms   46.5 ms   1.50
+all work                  31.0 ms   46.5 ms   1.50
 --------------------------------------------------
 step, beginning to end    31.0 ms   46.5 ms   1.50
 

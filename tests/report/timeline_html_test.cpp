@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/report/timeline_page.h"
 
+#include "report/pipeline_example.h"
 #include "report/step_example.h"
 #include "report/xml_checks.h"
 
@@ -82,6 +83,26 @@ TEST(TimelineHtml, HoldsWhatInstructionsAreAndUse) {
   EXPECT_EQ(data["layers"][0]["kept"], "2 x all, 2 x nothing");
   EXPECT_EQ(data["layers"][0]["again"], 2);
   EXPECT_EQ(data["layers"][5]["again"], 0);
+}
+
+TEST(TimelineHtml, KnowsTheLanesBetweenRanks) {
+  const Program program = pipeline_program(2);
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  const json& rank = data["ranks"][1];
+  EXPECT_EQ(rank["resources"], (json{"compute", "link to rank 0", "inlet from rank 0"}));
+  const json lanes = {{{"name", "rank 1"}, {"is_low", false}},
+                      {{"name", "to rank 0"}, {"is_low", true}},
+                      {{"name", "from rank 0"}, {"is_low", true}}};
+  EXPECT_EQ(rank["lanes"], lanes);
+  const auto& instructions = program.ranks[1].instructions;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const size_t op = rank["instructions"]["op"][i];
+    EXPECT_EQ(data["ops"][op], program::op_name(instructions[i].op));
+  }
+  EXPECT_EQ(data["sums"]["transfers"][0]["name"], "send");
+  EXPECT_GT(data["computing"]["predicted"], 0.5);
+  EXPECT_LT(data["computing"]["predicted"], 1);
 }
 
 TEST(TimelineHtml, NamesCannotBreakOut) {

@@ -2,12 +2,14 @@
 
 #include <limits>
 #include <regex>
+#include <set>
 
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
 #include "penstock/report/memory_path.h"
 
+#include "report/pipeline_example.h"
 #include "report/step_example.h"
 #include "report/xml_checks.h"
 
@@ -116,12 +118,95 @@ TEST(TimelineSvg, EachResourceHasItsLane) {
   auto& instructions = program.ranks[1].instructions;
   instructions[1].resource = {program::ResourceKind::Copy, 1};
   instructions[2].resource = {program::ResourceKind::Link, 0};
+  instructions[3].resource = {program::ResourceKind::Inlet, 0};
   const std::string svg = draw(program);
-  for (const char* lane :
-       {">rank 0 compute<", ">rank 1 compute<", ">rank 1 copy 1<", ">rank 1 link to rank 0<"}) {
+  for (const char* lane : {">rank 0<", ">rank 1<", ">copy 1<", ">to rank 0<", ">from rank 0<"}) {
     EXPECT_EQ(count_of(svg, lane), 1u) << lane;
   }
-  EXPECT_EQ(count_of(svg, ">measured</text>"), 5u);  // four lanes and the name of a curve
+  EXPECT_EQ(count_of(svg, ">measured</text>"), 6u);  // five lanes and the name of a curve
+}
+
+// The y and height of each lane's background, from top to bottom.
+std::vector<std::pair<double, double>> lanes_of(const std::string& svg) {
+  const std::regex lane("y=\"([0-9.]+)\" width=\"964.0\" height=\"([0-9.]+)\" fill=\"#f3f4f6\"");
+  std::vector<std::pair<double, double>> lanes;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), lane), end; it != end; ++it) {
+    lanes.push_back({std::stod((*it)[1]), std::stod((*it)[2])});
+  }
+  return lanes;
+}
+
+TEST(TimelineSvg, WhatGoesBetweenRanksIsInLowLanesBelowTheirWork) {
+  const std::string svg = draw(pipeline_program(3), false);
+  EXPECT_TRUE(is_well_formed(svg));
+  const auto lanes = lanes_of(svg);
+  ASSERT_EQ(lanes.size(), 6u);  // of each rank: work, out, in
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    EXPECT_EQ(lanes[i].second, i % 3 == 0 ? 26 : 13) << i;
+    if (i > 0) {
+      EXPECT_GE(lanes[i].first, lanes[i - 1].first + lanes[i - 1].second) << i;
+    }
+  }
+}
+
+TEST(TimelineSvg, HalvesSendsAndReceivesAreNamed) {
+  const std::string svg = draw(pipeline_program(3), false);
+  for (const char* text :
+       {">backward, input<",
+        ">backward, weight<",
+        ">send<",
+        ">receive<",
+        ">3.2<",
+        "<title>backward-weight of block 0 mlp, micro-batch 1; at ",
+        "<title>send of block 1 attention, micro-batch 2, to rank 1, 8.0 MiB; at ",
+        "<title>receive of block 1 attention, micro-batch 0, from rank 1, "}) {
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+  }
+}
+
+TEST(TimelineSvg, SaysHowMuchOfTheTimeRanksCompute) {
+  Program program = example_program({.layers = 1, .micro_batches = 1, .ranks = 2, .recomputed = 0});
+  for (program::RankProgram& rank : program.ranks) {
+    rank.instructions = {{.op = program::Op::Clear, .seconds = 1}};
+  }
+  program.ranks[1].instructions[0].seconds = 4;
+  EXPECT_NE(draw(program, false).find("; ranks compute 62.5% of the time<"), std::string::npos);
+  program.ranks.resize(1);
+  EXPECT_EQ(draw(program, false).find("of the time"), std::string::npos);
+}
+
+TEST(TimelineSvg, LongLegendsTakeARowMore) {
+  using program::Op;
+  Program program = example_program({.layers = 2, .ranks = 1});
+  Timeline timeline;
+  timeline.ranks.resize(1);
+  program.ranks[0].instructions = {{.op = Op::Forward, .layer = 0, .keep = 0},
+                                   {.op = Op::Forward, .layer = 1},
+                                   {.op = Op::Forward, .layer = 1}};
+  for (const Op op : {Op::Clear,
+                      Op::Loss,
+                      Op::Backward,
+                      Op::BackwardInput,
+                      Op::BackwardWeight,
+                      Op::Send,
+                      Op::Receive,
+                      Op::Drop,
+                      Op::Step}) {
+    program.ranks[0].instructions.push_back({.op = op, .layer = 0});
+  }
+  for (int32_t i = 0; i < 12; ++i) {
+    timeline.ranks[0].spans.push_back({i, static_cast<double>(i), i + 1.0});
+  }
+  timeline.seconds = 12;
+  const std::string svg = timeline_svg({"", program, timeline});
+  const std::regex entry("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"12.0\" height=\"12.0\"");
+  std::multiset<std::string> rows;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), entry), end; it != end; ++it) {
+    EXPECT_LT(std::stod((*it)[1]), 1050);
+    rows.insert((*it)[2]);
+  }
+  EXPECT_EQ(rows.size(), kNumBarKinds);
+  EXPECT_EQ(std::set<std::string>(rows.begin(), rows.end()).size(), 2u);
 }
 
 TEST(TimelineSvg, NamesCannotBreakOut) {

@@ -7,6 +7,7 @@
 
 #include "penstock/base/error.h"
 
+#include "report/pipeline_example.h"
 #include "report/step_example.h"
 
 namespace penstock::report {
@@ -54,6 +55,29 @@ TEST(Trace, HasAProcessPerRankAndTimelineAndAThreadPerResource) {
                                                                {{4, 1}, "compute"},
                                                                {{4, 2}, "copy 0"}};
   EXPECT_EQ(threads, expected);
+}
+
+TEST(Trace, LinksAndInletsAreThreads) {
+  const Program program = pipeline_program(2);
+  const Timeline predicted = program::simulate(program);
+  const json trace = json::parse(trace_json({"", program, predicted}));
+  std::map<std::pair<int, int>, std::string> threads;
+  for (const json& event : events_of(trace, "M")) {
+    if (event["name"] == "thread_name") {
+      threads[{event["pid"], event["tid"]}] = event["args"]["name"];
+    }
+  }
+  const std::map<std::pair<int, int>, std::string> expected = {{{1, 1}, "compute"},
+                                                               {{1, 2}, "link to rank 1"},
+                                                               {{1, 3}, "inlet from rank 1"},
+                                                               {{3, 1}, "compute"},
+                                                               {{3, 2}, "link to rank 0"},
+                                                               {{3, 3}, "inlet from rank 0"}};
+  EXPECT_EQ(threads, expected);
+  const std::vector<json> events = events_of(trace, "X");
+  EXPECT_EQ(events[3]["name"], "send of block 1 attention, micro-batch 0, to rank 1");
+  EXPECT_EQ(events[3]["cat"], "send");
+  EXPECT_EQ(events[3]["tid"], 2);
 }
 
 TEST(Trace, CompleteEventsCarryTimesInMicrosecondsAndBytes) {

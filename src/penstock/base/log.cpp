@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "penstock/base/quiet.h"
+
 namespace penstock {
 
 namespace {
@@ -16,6 +18,8 @@ struct Log {
   std::atomic<LogLevel> level{LogLevel::Info};
   LiveDisplay display;
 };
+
+thread_local bool is_quiet = false;
 
 Log& shared_log() {
   static Log log;
@@ -34,7 +38,7 @@ LogLevel log_level() {
 
 void log_line(LogLevel level, std::string_view text) {
   Log& log = shared_log();
-  if (level < log.level) {
+  if (level < log.level || (is_quiet && level < LogLevel::Error)) {
     return;
   }
   const std::lock_guard<std::mutex> lock(log.mutex);
@@ -48,6 +52,14 @@ void log_line(LogLevel level, std::string_view text) {
   if (log.display.show) {
     log.display.show();
   }
+}
+
+QuietScope::QuietScope(bool wants_quiet) : before_(is_quiet) {
+  is_quiet = is_quiet || wants_quiet;
+}
+
+QuietScope::~QuietScope() {
+  is_quiet = before_;
 }
 
 void set_live_display(LiveDisplay display) {

@@ -1,5 +1,6 @@
 #include "penstock/checkpoint/checkpoint.h"
 
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +17,9 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/strict_json.h"
 #include "penstock/checkpoint/weights.h"
+#include "penstock/comm/group.h"
 #include "penstock/config/options.h"
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 
@@ -159,15 +162,17 @@ void compare_recipes(const fs::path& folder,
 
 }  // namespace
 
-fs::path save(const config::Recipe& recipe,
-              const model::Parameters& parameters,
-              const optim::Optimizer& optimizer,
-              const TrainState& state) {
+namespace {
+
+fs::path write_checkpoint(const config::Recipe& recipe,
+                          const std::vector<TensorSource>& weights,
+                          const std::vector<TensorSource>& optimizer_state,
+                          const optim::Optimizer& optimizer,
+                          const TrainState& state) {
   PendingCheckpoint pending(recipe.run.out, state.step);
   const fs::path& folder = pending.path();
-  pending.add(save_tensors(folder, kWeightsName, weight_tensors(parameters)));
-  const OptimizerTensors optimizer_tensors(parameters, optimizer);
-  pending.add(save_tensors(folder, kOptimizerName, optimizer_tensors.named()));
+  pending.add(save_tensors(folder, kWeightsName, weights));
+  pending.add(save_tensors(folder, kOptimizerName, optimizer_state));
   pending.add(save_text(folder, kStateName, state_text(recipe, optimizer, state)));
   pending.add(save_text(folder, kRecipeName, config::format_recipe(recipe)));
   pending.add(
@@ -182,6 +187,103 @@ fs::path save(const config::Recipe& recipe,
     log_warning(error.what(), "; older checkpoints stay");  // the new one is safe
   }
   return final;
+}
+
+// Rank 0's view of tensors that each lie with one rank, and what the others do meanwhile: they send
+// theirs, in the same order.
+class Collection {
+ public:
+  Collection(comm::Group& group, int64_t channel) : group_(group), channel_(channel) {}
+
+  void add(const std::string& name,
+           const std::vector<int64_t>& shape,
+           int32_t owner,
+           const at::Tensor& own) {
+    if (group_.rank() == 0) {
+      sources_.push_back(
+          {name, shape, [=, this] { return owner == 0 ? own : receive(name, shape, owner); }});
+    } else if (group_.rank() == owner) {
+      sends_.push_back({name, own});
+    }
+  }
+
+  const std::vector<TensorSource>& sources() const { return sources_; }
+
+  void send_all() {
+    for (const auto& [name, tensor] : sends_) {
+      comm::Ticket ticket =
+          group_.send(0, channel_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+      group_.wait(ticket, [&] { return cat("rank 0 to save ", name); });
+    }
+  }
+
+ private:
+  // Beside the rank's own memory: a limit of the training does not know of it.
+  at::Tensor receive(const std::string& name, const std::vector<int64_t>& shape, int32_t owner) {
+    const memory::AccountScope scope(memory::process_account());
+    const at::Tensor tensor = at::empty(shape, at::kFloat);
+    group_.receive(owner, channel_, tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), [&] {
+      return cat(name, " to save it");
+    });
+    return tensor;
+  }
+
+  comm::Group& group_;
+  int64_t channel_;
+  std::vector<TensorSource> sources_;
+  std::vector<std::pair<std::string, at::Tensor>> sends_;
+};
+
+}  // namespace
+
+fs::path save(const config::Recipe& recipe,
+              const model::Parameters& parameters,
+              const optim::Optimizer& optimizer,
+              const TrainState& state) {
+  const OptimizerTensors optimizer_tensors(parameters, optimizer);
+  return write_checkpoint(recipe,
+                          sources_of(weight_tensors(parameters)),
+                          sources_of(optimizer_tensors.named()),
+                          optimizer,
+                          state);
+}
+
+fs::path save_parts(const config::Recipe& recipe,
+                    const model::Chain& chain,
+                    const std::vector<model::Part>& parts,
+                    const model::Parameters& parameters,
+                    const optim::Optimizer& optimizer,
+                    const TrainState& state,
+                    comm::Group& group) {
+  std::map<std::string, int32_t> owner;  // of a shared parameter: the first
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    for (const model::ParameterSpec& spec : chain.parameters(parts[rank])) {
+      owner.emplace(spec.name, static_cast<int32_t>(rank));
+    }
+  }
+  const int64_t channel = 2 * (chain.size() + 1) + 1;
+  Collection weights(group, channel);
+  Collection state_buffers(group, channel);
+  for (const model::ParameterSpec& spec : chain.parameters()) {
+    const model::Parameter* own = parameters.find(spec.name);
+    const int32_t rank = owner.at(spec.name);
+    weights.add(spec.name, spec.shape, rank, own == nullptr ? at::Tensor() : own->weight);
+    for (const optim::StateBuffer& buffer : optimizer.state()) {
+      const at::Tensor view =
+          own == nullptr ? at::Tensor()
+                         : buffer.flat.narrow(0, own->offset, spec.count()).view(spec.shape);
+      state_buffers.add(cat(spec.name, ".", buffer.name), spec.shape, rank, view);
+    }
+  }
+  fs::path folder;
+  if (group.rank() == 0) {
+    folder = write_checkpoint(recipe, weights.sources(), state_buffers.sources(), optimizer, state);
+  } else {
+    weights.send_all();
+    state_buffers.send_all();
+  }
+  group.barrier([] { return std::string("the end of saving"); });
+  return folder;
 }
 
 config::Recipe verified_recipe(const fs::path& folder) {

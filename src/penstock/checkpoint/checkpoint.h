@@ -6,13 +6,19 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/config/recipe.h"
 #include "penstock/optim/loss_scale.h"
 
-namespace penstock::model {
-class Parameters;
+namespace penstock::comm {
+class Group;
 }
+namespace penstock::model {
+class Chain;
+class Parameters;
+struct Part;
+}  // namespace penstock::model
 namespace penstock::optim {
 class Optimizer;
 }
@@ -35,6 +41,16 @@ std::filesystem::path save(const config::Recipe& recipe,
                            const model::Parameters& parameters,
                            const optim::Optimizer& optimizer,
                            const TrainState& state);
+
+// The same for a model whose layers are with several ranks, `parts` those of each: all ranks call it,
+// rank 0 writes, one tensor after the other, and has the answer. The files are the same.
+std::filesystem::path save_parts(const config::Recipe& recipe,
+                                 const model::Chain& chain,
+                                 const std::vector<model::Part>& parts,
+                                 const model::Parameters& parameters,
+                                 const optim::Optimizer& optimizer,
+                                 const TrainState& state,
+                                 comm::Group& group);
 
 // The recipe that the checkpoint `folder` (as from resolve_checkpoint) was written by. Reads the
 // manifest and verifies every file first.

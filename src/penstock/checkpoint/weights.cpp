@@ -129,17 +129,26 @@ fs::path find_weights_file(const fs::path& path) {
   return resolve_checkpoint(path) / "model.safetensors";
 }
 
+std::vector<TensorSource> sources_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<TensorSource> sources;
+  for (const NamedTensor& named : tensors) {
+    sources.push_back(
+        {named.name, named.tensor->sizes().vec(), [tensor = *named.tensor] { return tensor; }});
+  }
+  return sources;
+}
+
 FileRecord save_tensors(const fs::path& folder,
                         const std::string& name,
-                        const std::vector<NamedTensor>& tensors) {
+                        const std::vector<TensorSource>& tensors) {
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& named : tensors) {
-    specs.push_back({named.name, Dtype::F32, named.tensor->sizes().vec()});
+  for (const TensorSource& source : tensors) {
+    specs.push_back({source.name, Dtype::F32, source.shape});
   }
   SafetensorsWriter writer(folder / name, specs, {{"format", "pt"}});
-  for (const NamedTensor& named : tensors) {
-    const at::Tensor here = named.tensor->cpu();  // itself, where it is on the CPU
-    writer.write(named.name, here.const_data_ptr(), here.nbytes());
+  for (const TensorSource& source : tensors) {
+    const at::Tensor here = source.fetch().cpu();  // itself, where it is on the CPU
+    writer.write(source.name, here.const_data_ptr(), here.nbytes());
   }
   writer.finish();
   return {name, writer.size(), writer.checksum()};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,19 @@ struct NamedTensor {
   const at::Tensor* tensor;  // float32, contiguous
 };
 
+// A tensor to be saved, which may be with another rank.
+struct TensorSource {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> fetch;  // float32, contiguous; called once, in the order of the list
+};
+
+std::vector<TensorSource> sources_of(const std::vector<NamedTensor>& tensors);
+
 // Writes and syncs folder/name, and says what was written.
 FileRecord save_tensors(const std::filesystem::path& folder,
                         const std::string& name,
-                        const std::vector<NamedTensor>& tensors);
+                        const std::vector<TensorSource>& tensors);
 
 // Fills every tensor from the file; float32, float16 and bfloat16 are read. Throws CheckpointError
 // when a tensor is missing or has another shape or type.

@@ -305,15 +305,41 @@ std::vector<Option> make_table() {
       choice("plan.recompute",
              plan,
              &PlanOptions::recompute,
-             {"auto", "none", "all", "sqrt", "rotor"},
+             {"auto", "none", "all", "sqrt", "rotor", "rotor-uniform"},
              "what is computed again instead of kept: nothing, every layer, segments of about the "
-             "root of their number, or what is fastest within plan.memory (rotor); \"auto\": rotor "
-             "where there is a limit, none elsewhere"),
+             "root of their number, or what is fastest within plan.memory (rotor; rotor-uniform: "
+             "the same "
+             "for every micro-batch of a pipeline); \"auto\": rotor where there is a limit, none "
+             "elsewhere"),
       text("plan.costs",
            plan,
            &PlanOptions::costs,
            "plan with this cost table, as penstock profile writes it; empty: measure when a plan "
            "needs it"),
+
+      integer(
+          "plan.pipeline",
+          plan,
+          &PlanOptions::pipeline,
+          {1, 4096},
+          "ranks that the layers are cut across, each with a part of the model; 1: no pipeline"),
+      choice(
+          "plan.schedule",
+          plan,
+          &PlanOptions::schedule,
+          {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"},
+          "in which order the ranks of a pipeline run their micro-batches; \"auto\": the one with "
+          "the shortest predicted step"),
+      integer("plan.chunks",
+              plan,
+              &PlanOptions::chunks,
+              {1, 64},
+              "stages that a rank has under plan.schedule = \"interleaved\""),
+      text("plan.cuts",
+           plan,
+           &PlanOptions::cuts,
+           "where the stages of a pipeline begin: the first layer of each after the first, as in "
+           "\"6,12,18\"; empty: such that the slowest stage is as fast as can be"),
 
       choice("run.device", run, &RunOptions::device, {"cpu", "cuda"}, "where to compute"),
       flag("run.deterministic",
@@ -333,6 +359,11 @@ std::vector<Option> make_table() {
               &RunOptions::threads,
               {0, 4096},
               "threads for computing; 0: one per core"),
+      number("run.timeout",
+             run,
+             &RunOptions::timeout,
+             {0.1, 1e6},
+             "seconds that a rank waits for another before the run ends and says for what"),
       text("run.out",
            run,
            &RunOptions::out,

@@ -1,6 +1,7 @@
 #include "penstock/config/recipe.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 // toml++ 3.3 asserts what a recipe can violate ("[~" for a section), and lets clang assume it with
@@ -81,6 +82,33 @@ void validate_precision(const TrainOptions& train, const RunOptions& run) {
   }
 }
 
+void validate_pipeline(const PlanOptions& plan, const RunOptions& run) {
+  plan.first_layers();
+  if (plan.pipeline == 1 && !plan.cuts.empty()) {
+    throw ConfigError(
+        cat("plan.cuts = \"",
+            plan.cuts,
+            "\" cuts a pipeline, and plan.pipeline is 1; set it to the number of ranks"));
+  }
+  if (plan.pipeline == 1 && plan.recompute == "rotor-uniform") {
+    throw ConfigError(
+        "plan.recompute = \"rotor-uniform\" is for pipelines, and plan.pipeline is 1; try "
+        "\"rotor\"");
+  }
+  if (plan.pipeline > 1 && (plan.recompute == "all" || plan.recompute == "sqrt")) {
+    throw ConfigError(cat("plan.recompute = \"",
+                          plan.recompute,
+                          "\" is for one rank, and plan.pipeline is ",
+                          plan.pipeline,
+                          "; a pipeline takes \"none\", \"rotor\" or \"rotor-uniform\""));
+  }
+  if (plan.pipeline > 1 && run.device != "cpu") {
+    throw ConfigError(cat("plan.pipeline = ",
+                          plan.pipeline,
+                          " goes with run.device = \"cpu\"; on a GPU there is one rank"));
+  }
+}
+
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& origin) {
@@ -121,6 +149,28 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
 
 int64_t PlanOptions::memory_bytes() const {
   return memory.empty() ? 0 : parse_bytes(memory).value_or(0);
+}
+
+std::vector<int32_t> PlanOptions::first_layers() const {
+  std::vector<int32_t> layers;
+  std::string_view rest = cuts;
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view word = rest.substr(0, comma);
+    int32_t layer = 0;
+    const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), layer);
+    const bool is_number = fault == std::errc() && end == word.data() + word.size();
+    if (!is_number || comma + 1 == rest.size()) {
+      throw ConfigError(
+          cat("plan.cuts = \"",
+              cuts,
+              "\" is no list of layers; write the first layer of each stage after the "
+              "first, as in \"6,12,18\""));
+    }
+    layers.push_back(layer);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return layers;
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings) {
@@ -176,6 +226,7 @@ void validate(const Recipe& recipe) {
         "train.nesterov = true needs train.momentum above 0; try train.momentum = 0.9");
   }
   validate_precision(train, run);
+  validate_pipeline(plan, run);
   if (run.graphs == "on" && run.device != "cuda") {
     throw ConfigError(cat("run.graphs = \"on\" goes with run.device = \"cuda\", not \"",
                           run.device,

@@ -58,8 +58,14 @@ struct PlanOptions {
   std::string memory;  // "600MiB"; empty: no limit
   std::string recompute = "auto";
   std::string costs;  // a cost table; empty: measure
+  int64_t pipeline = 1;
+  std::string schedule = "auto";
+  int64_t chunks = 2;
+  std::string cuts;  // "6,12,18"; empty: chosen
 
   int64_t memory_bytes() const;  // 0: no limit
+  // The first layers of the stages after the first, as `cuts` has them.
+  std::vector<int32_t> first_layers() const;
 };
 
 struct RunOptions {
@@ -67,6 +73,7 @@ struct RunOptions {
   bool deterministic = false;
   std::string graphs = "auto";
   int64_t threads = 0;
+  double timeout = 600;
   std::string out;
   std::string log = "all";
   int64_t log_every = 10;

@@ -24,8 +24,8 @@ void add_product(at::Tensor& weight_gradient, const at::Tensor& a, const at::Ten
 
 void add_linear_gradients(at::Tensor& weight_gradient,
                           at::Tensor& bias_gradient,
-                          const at::Tensor& x,
-                          const at::Tensor& dy) {
+                          at::Tensor x,
+                          at::Tensor dy) {
   add_product(weight_gradient, x, dy);
   bias_gradient.add_(at::sum(dy, /*dim=*/0, /*keepdim=*/false, at::kFloat));
 }

@@ -19,11 +19,12 @@ at::Tensor add_residual(const at::Tensor& residual,
                         const at::Tensor& bias,
                         const Dropout& dropout);
 
-// weight_gradient += xᵀ dy, bias_gradient += column sums of dy; both float32.
+// weight_gradient += xᵀ dy, bias_gradient += column sums of dy; both float32. What is moved in is
+// free on return.
 void add_linear_gradients(at::Tensor& weight_gradient,
                           at::Tensor& bias_gradient,
-                          const at::Tensor& x,
-                          const at::Tensor& dy);
+                          at::Tensor x,
+                          at::Tensor dy);
 
 // weight_gradient += aᵀ b.
 void add_product(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b);

@@ -23,7 +23,15 @@ const Loss& Chain::loss() const {
   return *loss_;
 }
 
-std::vector<ParameterSpec> Chain::parameters() const {
+Part Chain::whole() const {
+  Part part;
+  for (int64_t i = 0; i < size(); ++i) {
+    part.layers.push_back(i);
+  }
+  return part;
+}
+
+std::vector<ParameterSpec> Chain::parameters(const Part& part) const {
   std::vector<ParameterSpec> all;
   std::map<std::string, std::vector<int64_t>> known;
   const auto collect = [&](const std::vector<ParameterSpec>& specs) {
@@ -38,10 +46,12 @@ std::vector<ParameterSpec> Chain::parameters() const {
                      " with different shapes");
     }
   };
-  for (const auto& layer : layers_) {
-    collect(layer->parameters());
+  for (const int64_t index : part.layers) {
+    collect(layer(index).parameters());
   }
-  collect(loss().parameters());
+  if (part.has_loss) {
+    collect(loss().parameters());
+  }
   return all;
 }
 

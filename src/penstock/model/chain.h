@@ -9,6 +9,12 @@
 
 namespace penstock::model {
 
+// Some layers of a chain: those that a rank has.
+struct Part {
+  std::vector<int64_t> layers;  // ascending
+  bool has_loss = true;
+};
+
 class Chain {
  public:
   Chain& add(std::unique_ptr<Layer> layer);
@@ -20,7 +26,9 @@ class Chain {
 
   // Every parameter once, in the order of the chain. Shared ones appear where they come first.
   // Throws InternalError when two layers disagree about a shared one.
-  std::vector<ParameterSpec> parameters() const;
+  std::vector<ParameterSpec> parameters() const { return parameters(whole()); }
+  std::vector<ParameterSpec> parameters(const Part& part) const;
+  Part whole() const;
   int64_t parameter_count() const;
 
  private:

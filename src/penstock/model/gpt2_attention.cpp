@@ -10,6 +10,7 @@ namespace {
 
 enum { kNormScale, kNormShift, kQkvWeight, kQkvBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kQkv, kMixed, kStatistics };  // Saved::tensors
+enum { kOutInput, kOutGradient, kQkvInput, kQkvGradient };              // WeightWork::tensors
 enum { kKeepAll, kWithoutNorm, kWithoutProbabilities };                 // ways; each keeps less
 enum : uint32_t { kResidualSite, kProbabilitySite };
 
@@ -68,35 +69,54 @@ class Gpt2Attention final : public Gpt2Layer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];
     const at::Tensor& dy = output_gradient[0];
-    const int64_t width = shape().width;
     Tensors& kept = saved.tensors;
 
-    at::Tensor projected = dropout_backward(dy, residual_dropout(pass)).view({-1, width});
+    at::Tensor projected = flat_dropout_backward(dy, pass);
     add_linear_gradients(gradients[kOutWeight], gradients[kOutBias], kept[kMixed], projected);
-    at::Tensor mixed_gradient = linear_input_gradient(projected, weights[kOutWeight]);
-    projected.reset();
     at::Tensor qkv_gradient =
-        attend_backward(std::move(kept[kQkv]),
-                        {std::move(kept[kMixed]), std::move(kept[kStatistics])},
-                        std::move(mixed_gradient),
-                        shape().heads,
-                        probability_dropout(pass));
+        gradient_of_qkv(weights, kept, std::move(kept[kMixed]), std::move(projected), pass);
     if (!kept[kNormed].defined()) {
       kept[kNormed] = norm(x, weights).out;
     }
     add_linear_gradients(
-        gradients[kQkvWeight], gradients[kQkvBias], kept[kNormed].view({-1, width}), qkv_gradient);
+        gradients[kQkvWeight], gradients[kQkvBias], flat(kept[kNormed]), qkv_gradient);
     kept[kNormed].reset();
-    const at::Tensor normed_gradient =
-        linear_input_gradient(qkv_gradient, weights[kQkvWeight]).view(x.sizes());
-    qkv_gradient.reset();
-    at::Tensor dx = layer_norm_backward(
-        {x, weights[kNormScale], weights[kNormShift], kept[kMean], kept[kInverseDeviation]},
-        normed_gradient,
-        gradients[kNormScale],
-        gradients[kNormShift]);
-    dx.add_(dy);
+    return {gradient_of_input(weights, gradients, x, kept, std::move(qkv_gradient), dy)};
+  }
+
+  Tensors backward_input(Weights weights,
+                         Gradients gradients,
+                         const Tensors& input,
+                         Saved saved,
+                         const Tensors& output_gradient,
+                         const Pass& pass,
+                         WeightWork& work) const override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::Tensor& x = input[0];
+    const at::Tensor& dy = output_gradient[0];
+    Tensors& kept = saved.tensors;
+
+    const at::Tensor projected = flat_dropout_backward(dy, pass);
+    const at::Tensor qkv_gradient = gradient_of_qkv(weights, kept, kept[kMixed], projected, pass);
+    const at::Tensor dx = gradient_of_input(weights, gradients, x, kept, qkv_gradient, dy);
+    if (!kept[kNormed].defined()) {
+      kept[kNormed] = norm(x, weights).out;
+    }
+    work.tensors = {kept[kMixed], projected, flat(kept[kNormed]), qkv_gradient};
     return {dx};
+  }
+
+  void backward_weight(Weights, Gradients gradients, WeightWork work) const override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Tensors& kept = work.tensors;
+    add_linear_gradients(gradients[kOutWeight],
+                         gradients[kOutBias],
+                         std::move(kept[kOutInput]),
+                         std::move(kept[kOutGradient]));
+    add_linear_gradients(gradients[kQkvWeight],
+                         gradients[kQkvBias],
+                         std::move(kept[kQkvInput]),
+                         std::move(kept[kQkvGradient]));
   }
 
   LayerSize size_for(const TensorShape& input,
@@ -119,6 +139,45 @@ class Gpt2Attention final : public Gpt2Layer {
   static Normed norm(const at::Tensor& x, Weights weights) {
     return layer_norm(x, weights[kNormScale], weights[kNormShift]);
   }
+
+  at::Tensor flat(const at::Tensor& x) const { return x.view({-1, shape().width}); }
+
+  at::Tensor flat_dropout_backward(const at::Tensor& dy, const Pass& pass) const {
+    return flat(dropout_backward(dy, residual_dropout(pass)));
+  }
+
+  at::Tensor gradient_of_qkv(Weights weights,
+                             Tensors& kept,
+                             at::Tensor mixed,
+                             at::Tensor projected,
+                             const Pass& pass) const {
+    at::Tensor mixed_gradient = linear_input_gradient(projected, weights[kOutWeight]);
+    projected.reset();
+    return attend_backward(std::move(kept[kQkv]),
+                           {std::move(mixed), std::move(kept[kStatistics])},
+                           std::move(mixed_gradient),
+                           shape().heads,
+                           probability_dropout(pass));
+  }
+
+  // Through the first map and the norm, and around them.
+  static at::Tensor gradient_of_input(Weights weights,
+                                      Gradients gradients,
+                                      const at::Tensor& x,
+                                      const Tensors& kept,
+                                      at::Tensor qkv_gradient,
+                                      const at::Tensor& dy) {
+    const at::Tensor normed_gradient =
+        linear_input_gradient(qkv_gradient, weights[kQkvWeight]).view(x.sizes());
+    qkv_gradient.reset();
+    at::Tensor dx = layer_norm_backward(
+        {x, weights[kNormScale], weights[kNormShift], kept[kMean], kept[kInverseDeviation]},
+        normed_gradient,
+        gradients[kNormScale],
+        gradients[kNormShift]);
+    return dx.add_(dy);
+  }
+
   Dropout residual_dropout(const Pass& pass) const {
     return {shape().dropout, pass, kResidualSite};
   }

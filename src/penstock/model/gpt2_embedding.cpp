@@ -11,6 +11,7 @@ namespace penstock::model {
 namespace {
 
 enum { kTokens, kPositions };
+enum { kIds, kGradient };  // WeightWork::tensors
 
 template <typename T>
 void embed_rows(Weights weights, const at::Tensor& tokens, at::Tensor& out) {
@@ -84,20 +85,40 @@ class Gpt2Embedding final : public Gpt2Layer {
     return {out};
   }
 
-  Tensors backward(Weights,
+  Tensors backward(Weights weights,
                    Gradients gradients,
                    const Tensors& input,
-                   Saved,
+                   Saved saved,
                    const Tensors& output_gradient,
                    const Pass& pass) const override {
+    WeightWork work;
+    Tensors none =
+        backward_input(weights, gradients, input, std::move(saved), output_gradient, pass, work);
+    backward_weight(weights, gradients, std::move(work));
+    return none;
+  }
+
+  Tensors backward_input(Weights,
+                         Gradients,
+                         const Tensors& input,
+                         Saved,
+                         const Tensors& output_gradient,
+                         const Pass& pass,
+                         WeightWork& work) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const at::Tensor dy = dropout_backward(output_gradient[0], {shape().dropout, pass, /*site=*/0});
-    if (dy.scalar_type() == at::kFloat) {
-      embed_rows_backward<float>(gradients, input[0], dy);
-    } else {
-      embed_rows_backward<kernels::Bf16>(gradients, input[0], dy);
-    }
+    work.tensors = {input[0],
+                    dropout_backward(output_gradient[0], {shape().dropout, pass, /*site=*/0})};
     return {at::Tensor()};
+  }
+
+  void backward_weight(Weights, Gradients gradients, WeightWork work) const override {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::Tensor& dy = work.tensors[kGradient];
+    if (dy.scalar_type() == at::kFloat) {
+      embed_rows_backward<float>(gradients, work.tensors[kIds], dy);
+    } else {
+      embed_rows_backward<kernels::Bf16>(gradients, work.tensors[kIds], dy);
+    }
   }
 
   LayerSize size_for(const TensorShape& input,

@@ -1,6 +1,7 @@
 #include "penstock/model/layer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -21,6 +22,18 @@ int64_t TensorShape::bytes() const {
   }
   return product;
 }
+
+Tensors Layer::backward_input(Weights weights,
+                              Gradients gradients,
+                              const Tensors& input,
+                              Saved saved,
+                              const Tensors& output_gradient,
+                              const Pass& pass,
+                              WeightWork&) const {
+  return backward(weights, gradients, input, std::move(saved), output_gradient, pass);
+}
+
+void Layer::backward_weight(Weights, Gradients, WeightWork) const {}
 
 int64_t count_targets(const at::Tensor& targets) {
   if (!targets.is_cpu() || !targets.is_contiguous()) {

@@ -68,6 +68,13 @@ struct Saved {
   std::shared_ptr<void> graph;
 };
 
+// What the weight half of a backward still needs, left by the input half. It may share storage with
+// the input and the output's gradient, which must not be overwritten before the weight half has run.
+struct WeightWork {
+  Tensors tensors;
+  std::shared_ptr<void> graph;  // as in Saved
+};
+
 struct TensorShape {
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
@@ -114,6 +121,21 @@ class Layer {
                            Saved saved,
                            const Tensors& output_gradient,
                            const Pass& pass) const = 0;
+
+  // Backward in two halves, for schedules that fill a wait with the second: the gradient of the input
+  // at once, those of the parameters later. Both may add to `gradients`, each parameter in one of the
+  // two. Run in the same order of micro-batches as whole backwards, they give the same bits. The
+  // weights must be the same in both.
+  //
+  // A layer that does not say how to part them does everything in the first half.
+  virtual Tensors backward_input(Weights weights,
+                                 Gradients gradients,
+                                 const Tensors& input,
+                                 Saved saved,
+                                 const Tensors& output_gradient,
+                                 const Pass& pass,
+                                 WeightWork& work) const;
+  virtual void backward_weight(Weights weights, Gradients gradients, WeightWork work) const;
 
   // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
   virtual LayerSize size_for(const TensorShape& input,

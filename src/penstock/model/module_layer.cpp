@@ -91,27 +91,47 @@ class ModuleLayer final : public Layer {
     use(weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
-    torch::autograd::variable_list sources(module_parameters_.begin(), module_parameters_.end());
+    Tensors sources = module_parameters_;
     const bool has_input_gradient = graph->input.requires_grad();
     if (has_input_gradient) {
       sources.push_back(graph->input);
     }
-    if (sources.empty()) {
+    const Tensors parts = differentiate(*graph, sources, output_gradient[0]);
+    add(parts, gradients);
+    return {has_input_gradient ? parts.back() : at::Tensor()};
+  }
+
+  // Each half walks the graph as far as its own sources: what lies between a parameter and the output
+  // is gone through twice.
+  Tensors backward_input(Weights weights,
+                         Gradients,
+                         const Tensors&,
+                         Saved saved,
+                         const Tensors& output_gradient,
+                         const Pass&,
+                         WeightWork& work) const override {
+    use(weights);
+    const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
+    saved.graph.reset();
+    const bool has_weight_half = !module_parameters_.empty();
+    if (has_weight_half) {
+      work = {{output_gradient[0]}, graph};
+    }
+    if (!graph->input.requires_grad()) {
       return {at::Tensor()};
     }
-    const auto parts = torch::autograd::grad({graph->output},
-                                             sources,
-                                             {output_gradient[0]},
-                                             /*retain_graph=*/false,
-                                             /*create_graph=*/false,
-                                             /*allow_unused=*/true);
-    const c10::NoGradGuard no_grad;
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      if (parts[i].defined()) {
-        gradients[i].add_(parts[i]);
-      }
+    return differentiate(
+        *graph, {graph->input}, output_gradient[0], /*keeps_graph=*/has_weight_half);
+  }
+
+  void backward_weight(Weights weights, Gradients gradients, WeightWork work) const override {
+    if (module_parameters_.empty()) {
+      return;
     }
-    return {has_input_gradient ? parts.back() : at::Tensor()};
+    use(weights);
+    const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(work.graph);
+    work.graph.reset();
+    add(differentiate(*graph, module_parameters_, work.tensors[0]), gradients);
   }
 
   // A module does not say what it keeps, so it is run once and the allocator asked.
@@ -133,6 +153,31 @@ class ModuleLayer final : public Layer {
   }
 
  private:
+  // One gradient for each source, undefined where the output does not depend on it.
+  static Tensors differentiate(const Graph& graph,
+                               const Tensors& sources,
+                               const at::Tensor& output_gradient,
+                               bool keeps_graph = false) {
+    if (sources.empty()) {
+      return {};
+    }
+    return torch::autograd::grad({graph.output},
+                                 sources,
+                                 {output_gradient},
+                                 keeps_graph,
+                                 /*create_graph=*/false,
+                                 /*allow_unused=*/true);
+  }
+
+  static void add(const Tensors& parts, Gradients gradients) {
+    const c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (parts[i].defined()) {
+        gradients[i].add_(parts[i]);
+      }
+    }
+  }
+
   // The module's own tensors become views of the weights handed in. set_data leaves their identity
   // as graph leaves alone.
   void use(Weights weights) const {

@@ -71,30 +71,56 @@ Parameters::Parameters(const Chain& chain,
                        at::ScalarType compute_type,
                        uint64_t seed,
                        const device::Device& device)
+    : Parameters(chain, chain.whole(), compute_type, seed, device) {}
+
+Parameters::Parameters(const Chain& chain,
+                       const Part& part,
+                       at::ScalarType compute_type,
+                       uint64_t seed,
+                       const device::Device& device)
     : device_(device), compute_type_(compute_type) {
   const c10::NoGradGuard no_grad;
-  place(chain.parameters());
+  place(chain.parameters(part));
   initialise(seed);
-  const auto collect = [&](const std::vector<ParameterSpec>& specs) {
-    Tensors weights, gradients;
-    for (const ParameterSpec& spec : specs) {
-      const Parameter& parameter = *find(spec.name);
-      weights.push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
-      gradients.push_back(parameter.gradient);
-    }
-    layer_weights_.push_back(std::move(weights));
-    layer_gradients_.push_back(std::move(gradients));
-  };
-  for (int64_t i = 0; i < chain.size(); ++i) {
-    collect(chain.layer(i).parameters());
+  std::set<std::string> seen;
+  layer_weights_.resize(static_cast<size_t>(chain.size()) + 1);
+  layer_gradients_.resize(layer_weights_.size());
+  for (const int64_t layer : part.layers) {
+    collect(layer, chain.layer(layer).parameters(), seen);
   }
-  collect(chain.loss().parameters());
+  if (part.has_loss) {
+    collect(chain.size(), chain.loss().parameters(), seen);
+  }
+}
+
+void Parameters::collect(int64_t layer,
+                         const std::vector<ParameterSpec>& specs,
+                         std::set<std::string>& seen) {
+  for (const ParameterSpec& spec : specs) {
+    const Parameter& parameter = *find(spec.name);
+    at::Tensor gradient = parameter.gradient;
+    if (!seen.insert(spec.name).second && !device_.is_gpu()) {
+      shares_.push_back({gradient, at::zeros_like(gradient)});
+      gradient = shares_.back().own;
+    }
+    const size_t at = static_cast<size_t>(layer);
+    layer_weights_[at].push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
+    layer_gradients_[at].push_back(gradient);
+  }
 }
 
 Parameters::~Parameters() {
   if (device_.is_gpu()) {
     forget_gpu_gradients(*this);
   }
+}
+
+int64_t Parameters::flat_elements(const std::vector<ParameterSpec>& specs) {
+  int64_t total = 0;
+  for (const ParameterSpec& spec : specs) {
+    total += round_up(spec.count() + spec.padding);
+  }
+  return total;
 }
 
 void Parameters::place(const std::vector<ParameterSpec>& specs) {
@@ -152,12 +178,20 @@ void Parameters::zero_gradients() {
     empty_gpu_gradients(*this);
   } else {
     gradients_.zero_();
+    for (Share& share : shares_) {
+      share.own.zero_();
+    }
   }
 }
 
 void Parameters::complete_gradients() {
   if (device_.is_gpu()) {
     complete_gpu_gradients(*this);
+  }
+  const c10::NoGradGuard no_grad;
+  for (Share& share : shares_) {
+    share.whole.add_(share.own);
+    share.own.zero_();  // so that asking again adds nothing
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,14 @@ class Parameters {
              at::ScalarType compute_type,
              uint64_t seed,
              const device::Device& device = device::open_cpu());
+  Parameters(const Chain& chain,
+             const Part& part,
+             at::ScalarType compute_type,
+             uint64_t seed,
+             const device::Device& device);
+
+  // What a flat buffer of these parameters has, padding included.
+  static int64_t flat_elements(const std::vector<ParameterSpec>& specs);
 
   ~Parameters();
   Parameters(const Parameters&) = delete;
@@ -43,13 +52,14 @@ class Parameters {
   at::Tensor flat_gradients() const { return gradients_; }
   at::Tensor flat_compute() const { return compute_; }  // the weights themselves in float32
 
-  // For layer i of the chain; i == chain.size() is the loss.
+  // For layer i of the chain; i == chain.size() is the loss. Empty for layers of other ranks.
   Weights weights_of(int64_t layer) const { return layer_weights_[static_cast<size_t>(layer)]; }
   Gradients gradients_of(int64_t layer) { return layer_gradients_[static_cast<size_t>(layer)]; }
 
   // On a GPU those that a product will overwrite are only marked as empty.
   void zero_gradients();
-  // Zeros those that nobody has written since: to be called before gradients are read as a whole.
+  // To be called before gradients are read as a whole. Zeros those that nobody has written since, and
+  // adds up the shares of those that several layers have part in.
   void complete_gradients();
   // Brings the compute copies up to date; to be called whenever weights have changed.
   void refresh_compute();
@@ -57,6 +67,7 @@ class Parameters {
  private:
   void place(const std::vector<ParameterSpec>& specs);
   void initialise(uint64_t seed);
+  void collect(int64_t layer, const std::vector<ParameterSpec>& specs, std::set<std::string>& seen);
 
   device::Device device_;
   at::ScalarType compute_type_;
@@ -65,6 +76,13 @@ class Parameters {
   int64_t count_ = 0;
   at::Tensor weights_, gradients_, compute_;
   std::vector<Tensors> layer_weights_, layer_gradients_;
+  // CPU: a parameter that several layers share (an embedding's table that is the head's, too) has a
+  // gradient for each but the first, added up when all micro-batches are done. That is the order in
+  // which ranks that have these layers apart add them.
+  struct Share {
+    at::Tensor whole, own;
+  };
+  std::vector<Share> shares_;
 };
 
 }  // namespace penstock::model

@@ -21,6 +21,37 @@ StateBuffer zeros_like_parameters(const std::string& name, const model::Paramete
   return {name, at::zeros_like(parameters.flat_weights())};
 }
 
+struct Range {
+  int64_t first = 0, count = 0;
+};
+
+// The sum of squares of each range. Blocks of fixed size begin with a range, so that neither threads
+// nor neighbours change its bits.
+Squares squares_of(const float* values, const std::vector<Range>& ranges) {
+  struct Block {
+    size_t range;
+    Range part;
+  };
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (int64_t done = 0; done < ranges[i].count; done += kNormBlock) {
+      blocks.push_back({i, {ranges[i].first + done, std::min(kNormBlock, ranges[i].count - done)}});
+    }
+  }
+  std::vector<double> sums(blocks.size());
+  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      const Range& part = blocks[static_cast<size_t>(at)].part;
+      sums[static_cast<size_t>(at)] = kernels::sum_of_squares(values + part.first, part.count);
+    }
+  });
+  Squares squares(ranges.size(), 0);
+  for (size_t at = 0; at < blocks.size(); ++at) {
+    squares[blocks[at].range] += sums[at];
+  }
+  return squares;
+}
+
 // Calls update(parameter, first element, range) for pieces of every parameter, over all threads.
 template <typename Update>
 void for_each_range(model::Parameters& parameters, double gradient_scale, const Update& update) {
@@ -202,7 +233,9 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
 }
 
 void Optimizer::update(model::Parameters& parameters, const UpdateSettings& settings) {
-  const double norm = gradient_norm(parameters) / settings.loss_scale;
+  parameters.complete_gradients();
+  const Squares own = gradient_squares(parameters);
+  const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
   updated_ = {norm, std::isfinite(norm)};
   if (updated_.was_applied) {
     step(parameters, settings.rate, clip_scale(norm, settings.clip) / settings.loss_scale);
@@ -218,25 +251,27 @@ double flat_norm(const at::Tensor& flat) {
   if (flat.is_cuda()) {
     return at::linalg_vector_norm(flat).item<double>();
   }
-  const float* values = flat.data_ptr<float>();
-  const int64_t blocks = (flat.numel() + kNormBlock - 1) / kNormBlock;
-  std::vector<double> sums(static_cast<size_t>(blocks));
-  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kNormBlock;
-      sums[static_cast<size_t>(block)] =
-          kernels::sum_of_squares(values + first, std::min(kNormBlock, flat.numel() - first));
-    }
-  });
+  return norm_of(squares_of(flat.data_ptr<float>(), {{0, flat.numel()}}));
+}
+
+Squares gradient_squares(const model::Parameters& parameters) {
+  std::vector<Range> ranges;
+  for (const model::Parameter& parameter : parameters.all()) {
+    ranges.push_back({parameter.offset, parameter.spec.count()});
+  }
+  return squares_of(parameters.flat_gradients().data_ptr<float>(), ranges);
+}
+
+double norm_of(const Squares& squares) {
   double total = 0;
-  for (const double sum : sums) {
+  for (const double sum : squares) {
     total += sum;
   }
   return std::sqrt(total);
 }
 
 double gradient_norm(const model::Parameters& parameters) {
-  return flat_norm(parameters.flat_gradients());
+  return norm_of(gradient_squares(parameters));
 }
 
 double clip_scale(double norm, double clip) {

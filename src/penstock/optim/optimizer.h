@@ -1,6 +1,7 @@
 // Optimizers over the flat buffers of a chain's parameters.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,10 +24,16 @@ struct StateBuffer {
   at::Tensor flat;   // float32
 };
 
+// Sums of squares of parameters' gradients, in the order of the parameters.
+using Squares = std::vector<double>;
+
 struct UpdateSettings {
   Rate rate;
   double clip = 0;        // largest norm of the gradients; 0: none
   double loss_scale = 1;  // the gradients are this many times too large
+  // Where several ranks share the model: from the squares of this rank's parameters to those of all
+  // parameters, in the order of the chain, so that every cut gives the same norm.
+  std::function<Squares(const Squares&)> gather = nullptr;
 };
 
 struct Updated {
@@ -65,6 +72,9 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
 // Euclidean norm of a flat float32 buffer. The same bits for any number of threads.
 double flat_norm(const at::Tensor& flat);
 
+// Of each parameter's gradient; the same bits for any number of threads and whatever lies beside it.
+Squares gradient_squares(const model::Parameters& parameters);
+double norm_of(const Squares& squares);
 double gradient_norm(const model::Parameters& parameters);  // of all gradients together
 
 // What gradients are multiplied by so that their norm is at most `clip`; 1 when clip is 0.

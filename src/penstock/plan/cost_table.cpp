@@ -138,10 +138,15 @@ class Reader {
   std::vector<std::string> known_;
 };
 
+std::optional<double> sum_of_halves(const LayerCost& layer) {
+  const bool has_both = layer.backward_input_s >= 0 && layer.backward_weight_s >= 0;
+  return has_both ? std::optional(layer.backward_input_s + layer.backward_weight_s) : std::nullopt;
+}
+
 KeepCost read_way(Reader& reader, const LayerCost& layer) {
   KeepCost way;
   way.forward_s = reader.seconds("forward_s", layer.forward_s);
-  way.backward_s = reader.seconds("backward_s", std::nullopt);
+  way.backward_s = reader.seconds("backward_s", sum_of_halves(layer));
   way.saved_bytes = reader.bytes("saved_bytes", std::nullopt);
   way.forward_extra_bytes = reader.bytes("forward_extra_bytes", 0);
   way.backward_extra_bytes = reader.bytes("backward_extra_bytes", 0, -kMostBytes);
@@ -202,6 +207,9 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.input_bytes = reader.bytes("input_bytes", std::nullopt);
   layer.output_bytes = reader.bytes("output_bytes", std::nullopt);
   layer.forward_s = reader.seconds("forward_s", std::nullopt);
+  layer.backward_input_s = reader.seconds("backward_input_s", layer.backward_input_s);
+  layer.backward_weight_s = reader.seconds("backward_weight_s", layer.backward_weight_s);
+  layer.weight_state_bytes = reader.bytes("weight_state_bytes", layer.weight_state_bytes);
   layer.ways.push_back(read_way(reader, layer));
   KeepCost& first = layer.ways.front();
   first.name = reader.text("way", "all");
@@ -260,7 +268,8 @@ void require_joined(const CostTable& table, const std::string& origin) {
 void require_no_overflow(const CostTable& table, const std::string& origin) {
   double sum = static_cast<double>(table.resident_bytes() + table.target_bytes);
   for (const LayerCost& layer : table.layers) {
-    sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.forward_extra_bytes);
+    sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.forward_extra_bytes +
+                               layer.weight_half_bytes());
     for (const KeepCost& way : layer.ways) {
       sum += static_cast<double>(way.saved_bytes + way.forward_extra_bytes +
                                  std::abs(way.backward_extra_bytes) + way.recompute_extra_bytes);
@@ -328,6 +337,15 @@ ordered_json layer_json(const LayerCost& layer) {
   out["parameter_bytes"] = layer.parameter_bytes;
   out["gradient_bytes"] = layer.gradient_bytes;
   out["optimizer_bytes"] = layer.optimizer_bytes;
+  if (layer.backward_input_s >= 0) {
+    out["backward_input_s"] = layer.backward_input_s;
+  }
+  if (layer.backward_weight_s >= 0) {
+    out["backward_weight_s"] = layer.backward_weight_s;
+  }
+  if (layer.weight_state_bytes >= 0) {
+    out["weight_state_bytes"] = layer.weight_state_bytes;
+  }
   if (layer.ways.size() > 1) {
     out["other_ways"] = ordered_json::array();
     for (size_t i = 1; i < layer.ways.size(); ++i) {

@@ -2,8 +2,10 @@
 // profile/, or read from a JSON file (docs/planning.md gives the fields).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +44,33 @@ struct LayerCost {
   int64_t forward_extra_bytes = 0;  // keeping nothing: the peak above what was live and the output
   std::vector<KeepCost> ways;       // at least one; the first keeps most
   int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+  // Backward as two halves: their seconds, and the bytes that the weight half needs from the end of
+  // the input half on. Negative: not known; then half of the way's backward_s each (or what the other
+  // leaves of it), and the bytes of the layer's input and of the gradient of its output.
+  double backward_input_s = -1, backward_weight_s = -1;
+  int64_t weight_state_bytes = -1;
+  // The input half's peak above what was live before and the input's gradient; where it is not known,
+  // the bytes above and what a whole backward has.
+  std::optional<int64_t> backward_input_extra_bytes;
+  int64_t weight_extra_bytes = 0;  // the weight half's peak above what was live before
+
+  double weight_half_s(const KeepCost& way) const {
+    return backward_weight_s >= 0  ? backward_weight_s
+           : backward_input_s >= 0 ? std::max(0.0, way.backward_s - backward_input_s)
+                                   : way.backward_s / 2;
+  }
+  double input_half_s(const KeepCost& way) const {
+    return backward_input_s >= 0    ? backward_input_s
+           : backward_weight_s >= 0 ? std::max(0.0, way.backward_s - backward_weight_s)
+                                    : way.backward_s / 2;
+  }
+  int64_t input_half_extra_bytes(const KeepCost& way) const {
+    return backward_input_extra_bytes.value_or(weight_half_bytes() +
+                                               std::max<int64_t>(0, way.backward_extra_bytes));
+  }
+  int64_t weight_half_bytes() const {
+    return weight_state_bytes < 0 ? input_bytes + output_bytes : weight_state_bytes;
+  }
 };
 
 // Forward and backward of the loss are one operation.

@@ -1,9 +1,11 @@
 #include "penstock/plan/lower.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
 #include "penstock/base/error.h"
+#include "penstock/plan/pipeline.h"
 
 namespace penstock::plan {
 
@@ -14,10 +16,16 @@ using program::Op;
 using program::ValueId;
 using program::ValueKind;
 
+// Builds the lists of all ranks, turn by turn. What a turn reads may be the work of another rank:
+// only its size matters here, so ranks are written one after the other.
 class Lowering {
  public:
-  Lowering(const CostTable& table, int32_t micro_batches, int64_t limit_bytes) : table_(table) {
-    program_.micro_batches = micro_batches;
+  Lowering(const CostTable& table,
+           const Pipeline& pipeline,
+           const std::vector<std::vector<program::Resident>>& residents,
+           int64_t limit_bytes)
+      : table_(table), pipeline_(pipeline) {
+    program_.micro_batches = pipeline.schedule.micro_batches;
     for (const LayerCost& layer : table.layers) {
       program::LayerInfo row{layer.name, {}};
       for (const KeepCost& way : layer.ways) {
@@ -25,28 +33,113 @@ class Lowering {
       }
       program_.layers.push_back(std::move(row));
     }
-    program_.ranks.push_back({.limit_bytes = limit_bytes, .residents = table.residents});
-    for (int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
-      micro_batch_ = micro_batch;
-      rank().given.push_back(make(ValueKind::Activation, 0, table.input_bytes()));
-      rank().given.push_back(make(ValueKind::Targets, program_.loss_index(), table.target_bytes));
+    for (const std::vector<program::Resident>& held : residents) {
+      program_.ranks.push_back({.limit_bytes = limit_bytes, .residents = held});
     }
   }
 
-  program::Program run(const Operations& operations) {
-    emit({.op = Op::Clear, .seconds = table_.clear_s});
-    for (micro_batch_ = 0; micro_batch_ < program_.micro_batches; ++micro_batch_) {
-      for (size_t i = 0; i < operations.size(); ++i) {
-        add(operations[i], leaves_output_out(table_, operations, i));
+  program::Program run() {
+    for (rank_ = 0; rank_ < pipeline_.schedule.ranks(); ++rank_) {
+      newest_.clear();
+      kept_.clear();
+      give_inputs();
+      emit({.op = Op::Clear, .seconds = table_.clear_s});
+      for (const schedule::Turn& turn : pipeline_.schedule.turns[static_cast<size_t>(rank_)]) {
+        add_turn(turn);
       }
+      const std::vector<ValueId> last_sent = free_after_last_use();
+      if (!last_sent.empty()) {
+        emit({.op = Op::Drop, .frees = last_sent});
+      }
+      emit({.op = Op::Step, .seconds = table_.step_s, .working_bytes = table_.step_extra_bytes});
     }
-    emit({.op = Op::Step, .seconds = table_.step_s, .working_bytes = table_.step_extra_bytes});
-    free_after_last_use();
     return std::move(program_);
   }
 
  private:
-  program::RankProgram& rank() { return program_.ranks.front(); }
+  program::RankProgram& rank() { return program_.ranks[static_cast<size_t>(rank_)]; }
+
+  int32_t rank_of(int32_t stage) const {
+    return pipeline_.schedule.rank_of[static_cast<size_t>(stage)];
+  }
+  int32_t first_layer(int32_t stage) const { return pipeline_.cuts[static_cast<size_t>(stage)]; }
+  int32_t last_stage() const { return pipeline_.schedule.stages() - 1; }
+
+  void give_inputs() {
+    for (micro_batch_ = 0; micro_batch_ < program_.micro_batches; ++micro_batch_) {
+      if (rank_of(0) == rank_) {
+        rank().given.push_back(make(ValueKind::Activation, 0, table_.input_bytes()));
+      }
+      if (rank_of(last_stage()) == rank_) {
+        rank().given.push_back(
+            make(ValueKind::Targets, program_.loss_index(), table_.target_bytes));
+      }
+    }
+  }
+
+  void add_turn(const schedule::Turn& turn) {
+    micro_batch_ = turn.micro_batch;
+    const StageOperations& operations =
+        pipeline_.operations[static_cast<size_t>(turn.stage)][static_cast<size_t>(micro_batch_)];
+    const int32_t begin = first_layer(turn.stage);
+    const int32_t end = first_layer(turn.stage + 1);
+    switch (turn.phase) {
+      case schedule::Phase::Forward:
+        receive_from(turn.stage - 1, ValueKind::Activation, begin);
+        add_all(operations.forward, /*in_halves=*/false);
+        send_to(turn.stage + 1, ValueKind::Activation, end);
+        return;
+      case schedule::Phase::Backward:
+      case schedule::Phase::BackwardInput:
+        receive_from(turn.stage + 1, ValueKind::Gradient, end);
+        add_all(operations.backward, turn.phase == schedule::Phase::BackwardInput);
+        send_to(turn.stage - 1, ValueKind::Gradient, begin);
+        return;
+      case schedule::Phase::BackwardWeight:
+        for (int32_t layer = end - 1; layer >= begin; --layer) {
+          add_backward_weight(layer);
+        }
+        return;
+    }
+  }
+
+  bool is_elsewhere(int32_t stage) const {
+    return stage >= 0 && stage <= last_stage() && rank_of(stage) != rank_;
+  }
+
+  // Bytes of the activation that enters `layer`, and of its gradient.
+  int64_t boundary_bytes(int32_t layer) const {
+    return table_.layers[static_cast<size_t>(layer)].input_bytes;
+  }
+
+  void receive_from(int32_t stage, ValueKind kind, int32_t layer) {
+    if (is_elsewhere(stage)) {
+      const int64_t bytes = boundary_bytes(layer);
+      emit({.op = Op::Receive,
+            .layer = layer,
+            .micro_batch = micro_batch_,
+            .makes = {make(kind, layer, bytes)},
+            .resource = {program::ResourceKind::Inlet, rank_of(stage)},
+            .working_bytes = bytes});
+    }
+  }
+
+  void send_to(int32_t stage, ValueKind kind, int32_t layer) {
+    if (is_elsewhere(stage)) {
+      emit({.op = Op::Send,
+            .layer = layer,
+            .micro_batch = micro_batch_,
+            .reads = {newest(kind, layer)},
+            .resource = {program::ResourceKind::Link, rank_of(stage)},
+            .seconds = pipeline_.link.seconds(boundary_bytes(layer))});
+    }
+  }
+
+  void add_all(const Operations& operations, bool in_halves) {
+    for (size_t i = 0; i < operations.size(); ++i) {
+      add(operations[i], leaves_output_out(table_, operations, i), in_halves);
+    }
+  }
 
   ValueId make(ValueKind kind, int32_t layer, int64_t bytes) {
     const ValueId id = static_cast<ValueId>(rank().values.size());
@@ -64,7 +157,7 @@ class Lowering {
 
   void emit(Instruction instruction) { rank().instructions.push_back(std::move(instruction)); }
 
-  void add(const Operation& operation, bool without_output) {
+  void add(const Operation& operation, bool without_output, bool in_halves) {
     switch (operation.kind) {
       case OperationKind::ForwardAll:
         return add_keeping_forward(operation.layer, operation.way, without_output);
@@ -74,7 +167,7 @@ class Lowering {
       case OperationKind::Loss:
         return add_loss();
       case OperationKind::Backward:
-        return add_backward(operation.layer);
+        return add_backward(operation.layer, in_halves);
     }
   }
 
@@ -128,7 +221,7 @@ class Lowering {
           .working_bytes = bytes + table_.loss.extra_bytes});
   }
 
-  void add_backward(int32_t layer) {
+  void add_backward(int32_t layer, bool in_halves) {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
     const auto kept = kept_.find({layer, micro_batch_});
     PENSTOCK_CHECK(
@@ -150,22 +243,83 @@ class Lowering {
     if (layer > 0) {
       backward.makes.push_back(make(ValueKind::Gradient, layer, cost.input_bytes));
     }
+    if (in_halves) {
+      const int64_t bytes = cost.weight_half_bytes();
+      backward.op = Op::BackwardInput;
+      backward.makes.push_back(make(ValueKind::WeightWork, layer, bytes));
+      backward.seconds = cost.input_half_s(keep);
+      backward.working_bytes = cost.input_bytes + cost.input_half_extra_bytes(keep);
+    }
     emit(std::move(backward));
   }
 
-  void free_after_last_use() {
-    std::vector<int64_t> last_use(rank().values.size(), -1);
+  void add_backward_weight(int32_t layer) {
+    const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
+    const auto [way, output] = kept_.at({layer, micro_batch_});
+    emit({.op = Op::BackwardWeight,
+          .layer = layer,
+          .micro_batch = micro_batch_,
+          .reads = {newest(ValueKind::WeightWork, layer)},
+          .seconds = cost.weight_half_s(cost.ways[static_cast<size_t>(way)]),
+          .working_bytes = cost.weight_extra_bytes});
+  }
+
+  // Every value is freed by the instruction that uses it last. What has been sent has to stay until
+  // the peer has it, and nobody should stand waiting for that: it goes with the next message of its
+  // channel, or when the gradient of what was sent comes back, whichever is first. Returns what is
+  // left then: the last gradient of each channel.
+  std::vector<ValueId> free_after_last_use() {
     auto& instructions = rank().instructions;
+    std::vector<int64_t> last_use(rank().values.size(), -1);
+    std::map<program::Channel, ValueId> on_its_way;
+    const auto use = [&](ValueId id, size_t at) {
+      last_use[static_cast<size_t>(id)] = static_cast<int64_t>(at);
+    };
     for (size_t i = 0; i < instructions.size(); ++i) {
       for (const auto* list : {&instructions[i].reads, &instructions[i].makes}) {
         for (const ValueId id : *list) {
-          last_use[static_cast<size_t>(id)] = static_cast<int64_t>(i);
+          use(id, i);
         }
       }
+      if (instructions[i].op == Op::Send) {
+        const program::Channel channel = channel_of(rank(), rank_, instructions[i]);
+        if (const auto before = on_its_way.find(channel); before != on_its_way.end()) {
+          use(before->second, i);
+        }
+        on_its_way[channel] = instructions[i].reads[0];
+      } else if (instructions[i].op == Op::Receive) {
+        take_answer(instructions[i], on_its_way, [&](ValueId id) { use(id, i); });
+      }
+    }
+    std::vector<ValueId> left;
+    for (const auto& [channel, id] : on_its_way) {
+      left.push_back(id);
+      last_use[static_cast<size_t>(id)] = -1;
     }
     for (size_t id = 0; id < last_use.size(); ++id) {
-      PENSTOCK_CHECK(last_use[id] >= 0, "a schedule leaves an input unused");
-      instructions[static_cast<size_t>(last_use[id])].frees.push_back(static_cast<ValueId>(id));
+      const ValueId value = static_cast<ValueId>(id);
+      const bool is_left = std::find(left.begin(), left.end(), value) != left.end();
+      PENSTOCK_CHECK(is_left || last_use[id] >= 0, "a schedule leaves an input unused");
+      if (!is_left) {
+        instructions[static_cast<size_t>(last_use[id])].frees.push_back(value);
+      }
+    }
+    return left;
+  }
+
+  // A gradient that comes in says that the peer has long had the activation.
+  template <typename Use>
+  void take_answer(const Instruction& receive,
+                   std::map<program::Channel, ValueId>& on_its_way,
+                   const Use& use) {
+    const program::Value& value = rank().values[static_cast<size_t>(receive.makes[0])];
+    const program::Channel sent{
+        rank_, receive.resource.index, ValueKind::Activation, receive.layer};
+    const auto waiting = on_its_way.find(sent);
+    if (value.kind == ValueKind::Gradient && waiting != on_its_way.end() &&
+        rank().values[static_cast<size_t>(waiting->second)].micro_batch == value.micro_batch) {
+      use(waiting->second);
+      on_its_way.erase(waiting);
     }
   }
 
@@ -176,7 +330,9 @@ class Lowering {
   };
 
   const CostTable& table_;
+  const Pipeline& pipeline_;
   program::Program program_;
+  int32_t rank_ = 0;
   int32_t micro_batch_ = 0;
   std::map<std::tuple<ValueKind, int32_t, int32_t>, ValueId> newest_;
   std::map<std::pair<int32_t, int32_t>, Kept> kept_;  // by layer and micro-batch
@@ -184,12 +340,36 @@ class Lowering {
 
 }  // namespace
 
+program::Program lower_pipeline(const CostTable& table,
+                                const Pipeline& pipeline,
+                                const std::vector<std::vector<program::Resident>>& residents,
+                                int64_t limit_bytes) {
+  const schedule::Schedule& schedule = pipeline.schedule;
+  PENSTOCK_CHECK(!table.layers.empty(), "a cost table without layers");
+  PENSTOCK_CHECK(residents.size() == schedule.turns.size() &&
+                     pipeline.cuts.size() == schedule.rank_of.size() + 1 &&
+                     pipeline.operations.size() == schedule.rank_of.size(),
+                 "a pipeline whose parts do not belong together");
+  return Lowering(table, pipeline, residents, limit_bytes).run();
+}
+
 program::Program lower(const CostTable& table,
                        const Operations& operations,
                        int32_t micro_batches,
                        int64_t limit_bytes) {
-  PENSTOCK_CHECK(!table.layers.empty(), "a cost table without layers");
-  return Lowering(table, micro_batches, limit_bytes).run(operations);
+  const auto loss =
+      std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
+        return operation.kind == OperationKind::Loss;
+      });
+  const StageOperations both{{operations.begin(), loss}, {loss, operations.end()}};
+  Pipeline pipeline{.schedule = {.micro_batches = micro_batches, .rank_of = {0}, .turns = {{}}},
+                    .cuts = {0, static_cast<int32_t>(table.layers.size())},
+                    .operations = {{static_cast<size_t>(micro_batches), both}}};
+  for (int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+    pipeline.schedule.turns[0].push_back({schedule::Phase::Forward, 0, micro_batch});
+    pipeline.schedule.turns[0].push_back({schedule::Phase::Backward, 0, micro_batch});
+  }
+  return lower_pipeline(table, pipeline, {table.residents}, limit_bytes);
 }
 
 }  // namespace penstock::plan

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <exception>
 #include <limits>
-#include <numeric>
 #include <thread>
 
 #include "penstock/base/cpu_clones.h"
 #include "penstock/base/error.h"
+#include "penstock/plan/rotor_least.h"
 
 namespace penstock::plan {
 
@@ -16,159 +16,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr size_t kMostLayers = 1000;  // the tables go with the square, their work with the cube
-constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
-
-// What one way of keeping needs, in bytes, beside the input of its layer.
-struct WayNeed {
-  int64_t kept = 0;          // x̄: lives until the backward
-  int64_t forward = 0;       // peak of the forward
-  int64_t backward = 0;      // peak of the backward, both gradients included
-  int64_t last_forward = 0;  // peak of the forward when its backward comes next
-  double overhead = 0;       // seconds above the layer's fastest way
-  double last_overhead = 0;  // the same when its backward comes next
-};
-
-// The chain as the recurrence sees it: layers 0 .. n-1, and the loss as layer n.
-struct Needs {
-  explicit Needs(const CostTable& table) : layers(static_cast<int32_t>(table.layers.size())) {
-    sizes.push_back(table.input_bytes());
-    forward_until.push_back(0);
-    for (const LayerCost& layer : table.layers) {
-      add_layer(layer);
-    }
-    // The targets lie in memory until the loss, as the gradient that comes back to a segment does.
-    sizes.push_back(table.target_bytes);
-    loss = table.layers.back().output_bytes + table.loss.extra_bytes + table.target_bytes;
-  }
-
-  int64_t size(int32_t i) const { return sizes[static_cast<size_t>(i)]; }
-  const std::vector<WayNeed>& way(int32_t i) const { return ways[static_cast<size_t>(i)]; }
-  double forward_between(int32_t first, int32_t end) const {
-    return forward_until[static_cast<size_t>(end)] - forward_until[static_cast<size_t>(first)];
-  }
-
-  // Guards of the recurrence for layers i .. l, with the gradient of l's output held.
-  int64_t keeping(int32_t i, int32_t l, const WayNeed& need) const {
-    return i == l ? std::max(size(l + 1) + need.last_forward, need.backward)
-                  : std::max(size(l + 1) + need.forward, need.backward);
-  }
-
-  int32_t layers;
-  std::vector<int64_t> sizes;         // x_0 .. x_n, targets
-  std::vector<double> forward_until;  // sums of forward seconds, keeping nothing
-  std::vector<int64_t> sweep;         // x_{i+1} and the forward's extra, keeping nothing
-  std::vector<std::vector<WayNeed>> ways;
-  int64_t loss = 0;
-
- private:
-  void add_layer(const LayerCost& layer) {
-    double fastest = std::numeric_limits<double>::infinity();
-    for (const KeepCost& keep : layer.ways) {
-      fastest = std::min(fastest, keep.forward_s + keep.backward_s);
-    }
-    std::vector<WayNeed> needs;
-    for (const KeepCost& keep : layer.ways) {
-      const int64_t state = keep.state_bytes(layer.output_bytes);
-      WayNeed need{
-          .kept = keep.saved_bytes,
-          .forward = keep.saved_bytes + keep.forward_extra_bytes,
-          .backward = layer.input_bytes + layer.output_bytes + state + keep.backward_extra_bytes,
-          .overhead = keep.forward_s + keep.backward_s - fastest};
-      need.last_forward = keep.needs_output ? need.forward : state + keep.recompute_extra_bytes;
-      need.last_overhead =
-          keep.needs_output ? need.overhead : keep.recompute_s + keep.backward_s - fastest;
-      needs.push_back(need);
-    }
-    ways.push_back(std::move(needs));
-    sizes.push_back(layer.output_bytes);
-    sweep.push_back(layer.output_bytes + layer.forward_extra_bytes);
-    forward_until.push_back(forward_until.back() + layer.forward_s);
-  }
-};
-
-// Peak of running layers i .. j-1 without keeping, with x_{l+1} held and x_i not counted.
-class SweepPeak {
- public:
-  SweepPeak(const Needs& needs, int32_t i, int32_t l) : needs_(needs), held_(needs.size(l + 1)) {
-    peak_ = held_ + needs.sweep[static_cast<size_t>(i)];
-    next_ = i + 1;
-  }
-  int64_t until(int32_t j) {
-    for (; next_ < j; ++next_) {
-      peak_ =
-          std::max(peak_, held_ + needs_.size(next_) + needs_.sweep[static_cast<size_t>(next_)]);
-    }
-    return peak_;
-  }
-
- private:
-  const Needs& needs_;
-  int64_t held_, peak_;
-  int32_t next_;
-};
-
-size_t pair_index(int32_t i, int32_t l, int32_t last) {
-  // Row i of the upper triangle comes after rows of last + 1, last, ... entries.
-  const int64_t before = static_cast<int64_t>(i) * (2 * (int64_t{last} + 1) - i + 1) / 2;
-  return static_cast<size_t>(before + l - i);
-}
-
-// The least bytes with which layers i .. l can be done at all, exactly, and the seconds above the
-// fastest that the schedule behind it takes.
-struct Least {
-  int64_t bytes = kNoSchedule;
-  double overhead = 0;
-
-  void offer(int64_t other_bytes, double other_overhead) {
-    if (other_bytes < bytes || (other_bytes == bytes && other_overhead < overhead)) {
-      bytes = other_bytes;
-      overhead = other_overhead;
-    }
-  }
-};
-
-class LeastTable {
- public:
-  explicit LeastTable(const Needs& needs) : last_(needs.layers) {
-    const size_t width = static_cast<size_t>(last_) + 1;
-    table_.resize(width * (width + 1) / 2);
-    for (int32_t length = 0; length <= last_; ++length) {
-      for (int32_t i = 0; i + length <= last_; ++i) {
-        fill(needs, i, i + length);
-      }
-    }
-  }
-
-  const Least& at(int32_t i, int32_t l) const { return table_[pair_index(i, l, last_)]; }
-
- private:
-  void fill(const Needs& needs, int32_t i, int32_t l) {
-    Least& least = table_[pair_index(i, l, last_)];
-    if (i == last_) {
-      least = {needs.loss, 0};
-      return;
-    }
-    for (const WayNeed& need : needs.way(i)) {
-      const int64_t own = needs.keeping(i, l, need);
-      if (i == l) {
-        least.offer(own, need.last_overhead);
-      } else {
-        const Least& rest = at(i + 1, l);
-        least.offer(std::max(own, need.kept + rest.bytes), need.overhead + rest.overhead);
-      }
-    }
-    SweepPeak sweep(needs, i, l);
-    for (int32_t j = i + 1; j <= l; ++j) {
-      const Least& right = at(j, l);
-      const Least& left = at(i, j - 1);
-      least.offer(std::max({sweep.until(j), needs.size(j) + right.bytes, left.bytes}),
-                  needs.forward_between(i, j) + right.overhead + left.overhead);
-    }
-  }
-
-  int32_t last_;
-  std::vector<Least> table_;
-};
 
 // Seconds above the fastest for layers i .. l as a function of memory slots: infinite below
 // `first`, `values` from there, the last of them for ever after. Never rises.
@@ -326,7 +173,7 @@ class RotorTable {
         offer(rest, -1, static_cast<int32_t>(k));
       }
     }
-    SweepPeak sweep(needs_, i, l);
+    SweepPeak sweep(needs_, i, needs_.size(l + 1));
     for (int32_t j = i + 1; j <= l && bytes >= sweep.until(j); ++j) {
       offer(needs_.forward_between(i, j) + overhead_within(j, l, bytes - needs_.size(j)) +
                 overhead_within(i, j - 1, bytes),
@@ -376,7 +223,7 @@ class RotorTable {
   }
 
   void offer_splits(int32_t i, int32_t l, int64_t first, float* best) const {
-    SweepPeak sweep(needs_, i, l);
+    SweepPeak sweep(needs_, i, needs_.size(l + 1));
     for (int32_t j = i + 1; j <= l; ++j) {
       const int64_t need = slots_for(sweep.until(j));
       if (need > slots_) {
@@ -426,27 +273,6 @@ int64_t most_useful_bytes(const Needs& needs) {
     bytes = least;
   }
   return bytes;
-}
-
-int64_t common_divisor(const Needs& needs) {
-  int64_t divisor = 0;
-  const auto take = [&](int64_t size) { divisor = std::gcd(divisor, size); };
-  for (const int64_t size : needs.sizes) {
-    take(size);
-  }
-  for (const int64_t size : needs.sweep) {
-    take(size);
-  }
-  for (const auto& ways : needs.ways) {
-    for (const WayNeed& need : ways) {
-      take(need.kept);
-      take(need.forward);
-      take(need.backward);
-      take(need.last_forward);
-    }
-  }
-  take(needs.loss);
-  return std::max<int64_t>(1, divisor);
 }
 
 struct Slots {

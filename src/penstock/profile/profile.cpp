@@ -74,6 +74,8 @@ struct LayerMeasured {
   Measured dropping;
   std::vector<WayMeasured> ways;
   int64_t count = 0;  // how many layers of the chain it stands for
+  Measured input_half, weight_half;
+  int64_t weight_bytes = 0;  // what the weight half needs from the end of the input half on
   // What its backward hands on beside the gradient of its input; the layer before gets it.
   model::Tensors beside_gradient;
 };
@@ -127,12 +129,15 @@ class Profiler {
         most_elements_, parameters.compute_type(), parameters.device().where);
   }
 
-  void run_round(const std::function<void()>& step) {
+  void run_round(const ProfileOptions& options) {
     for (LayerMeasured& layer : layers_) {
       for (int64_t i = 0; i < repeats(layer); ++i) {
         unless_over_limit([&] { measure_dropping(layer); });
         for (size_t way = 0; way < layer.ways.size(); ++way) {
           unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
+        }
+        if (options.measures_halves) {
+          unless_over_limit([&] { measure_halves(layer); });
         }
       }
     }
@@ -141,10 +146,10 @@ class Profiler {
       parameters_.zero_gradients();
       return 0;
     });
-    if (step) {
+    if (options.step) {
       unless_over_limit([&] {
         step_.time(*stopwatch_, [&] {
-          step();
+          options.step();
           return 0;
         });
       });
@@ -184,6 +189,8 @@ class Profiler {
         visit(way.backward);
         visit(way.recompute);
       }
+      visit(layer.input_half);
+      visit(layer.weight_half);
     }
     visit(self.loss_);
     visit(self.clear_);
@@ -202,6 +209,7 @@ class Profiler {
   void find_kinds();
   void measure_dropping(LayerMeasured& layer);
   void measure_way(LayerMeasured& layer, int32_t way);
+  void measure_halves(LayerMeasured& layer);
   void measure_loss();
   plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
   plan::KeepCost way_cost(const model::Layer& layer,
@@ -328,6 +336,42 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   measured.beside_gradient.assign(input_gradient.begin() + 1, input_gradient.end());
 }
 
+void Profiler::measure_halves(LayerMeasured& measured) {
+  const int64_t index = measured.index;
+  const model::Layer& layer = chain_.layer(index);
+  const model::Pass pass{.layer = index};
+  const model::Tensors input = input_of(measured);
+  const int64_t before = memory::usage().current_bytes;
+  model::Saved saved{.way = 0};
+  model::Tensors output = layer.forward(parameters_.weights_of(index), input, pass, &saved);
+  if (!layer.ways().front().needs_output) {
+    output.clear();
+  }
+  // Its own, for the weight half may hold on to it.
+  model::Tensors gradient{activations_->view(measured.output).clone()};
+  model::WeightWork work;
+  cool_caches(gradient[0]);
+  const model::Tensors input_gradient = measured.input_half.time(*stopwatch_, [&] {
+    return layer.backward_input(parameters_.weights_of(index),
+                                parameters_.gradients_of(index),
+                                input,
+                                std::move(saved),
+                                gradient,
+                                pass,
+                                work);
+  });
+  gradient.clear();
+  output.clear();
+  const int64_t left = memory::usage().current_bytes - before;
+  const int64_t passed_on = input_gradient[0].defined() ? held_bytes(measured.input.bytes()) : 0;
+  measured.weight_bytes = std::max(measured.weight_bytes, left - passed_on);
+  measured.weight_half.time(*stopwatch_, [&] {
+    layer.backward_weight(
+        parameters_.weights_of(index), parameters_.gradients_of(index), std::move(work));
+    return 0;
+  });
+}
+
 void Profiler::measure_loss() {
   const int64_t last = chain_.size();
   const at::Tensor input = activations_->view(layers_[kind_of_.back()].output);
@@ -398,6 +442,13 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
   for (size_t i = 0; i < measured.ways.size(); ++i) {
     cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
   }
+  if (!measured.weight_half.timings.is_empty()) {
+    cost.backward_input_s = measured.input_half.timings.median();
+    cost.backward_weight_s = measured.weight_half.timings.median();
+    cost.weight_state_bytes = measured.weight_bytes;
+    cost.backward_input_extra_bytes = measured.input_half.working_bytes - cost.input_bytes;
+    cost.weight_extra_bytes = measured.weight_half.working_bytes;
+  }
   cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);
   return cost;
 }
@@ -446,11 +497,11 @@ plan::CostTable measure(const model::Chain& chain,
   device::require_current(parameters.device());
   Profiler profiler(chain, parameters, inputs, targets);
   device::set_timing(parameters.device(), true);
-  profiler.run_round(options.step);  // whatever is made once is made now
+  profiler.run_round(options);  // whatever is made once is made now
   device::set_timing(parameters.device(), false);
   if (options.only_bytes) {
     profiler.forget();
-    profiler.run_round(options.step);
+    profiler.run_round(options);
     plan::CostTable table = profiler.table(options.step != nullptr);
     clear_seconds(table);
     return table;
@@ -458,7 +509,7 @@ plan::CostTable measure(const model::Chain& chain,
   Clock::time_point began = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   while (parameters.device().is_gpu() && elapsed() < options.warm_seconds && !was_interrupted()) {
-    profiler.run_round(options.step);
+    profiler.run_round(options);
   }
   profiler.forget();
   began = Clock::now();
@@ -467,7 +518,7 @@ plan::CostTable measure(const model::Chain& chain,
       throw Error(ExitCode::Negative,
                   cat("stopped by ", interrupt_name(), " while measuring; nothing was changed"));
     }
-    profiler.run_round(options.step);
+    profiler.run_round(options);
     if (options.on_round) {
       options.on_round(round, options.most_rounds);
     }

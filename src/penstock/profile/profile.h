@@ -16,7 +16,8 @@ class Parameters;
 namespace penstock::profile {
 
 struct ProfileOptions {
-  bool only_bytes = false;  // one round, no seconds
+  bool only_bytes = false;       // one round, no seconds
+  bool measures_halves = false;  // also backward in two halves, way 0, for schedules that part it
   int least_rounds = 7;
   int most_rounds = 40;
   double most_seconds = 20;  // no further round after these, once there were least_rounds

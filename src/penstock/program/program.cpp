@@ -44,6 +44,14 @@ std::string_view op_name(Op op) {
       return "loss";
     case Op::Backward:
       return "backward";
+    case Op::BackwardInput:
+      return "backward-input";
+    case Op::BackwardWeight:
+      return "backward-weight";
+    case Op::Send:
+      return "send";
+    case Op::Receive:
+      return "receive";
     case Op::Drop:
       return "drop";
     case Op::Step:
@@ -62,13 +70,23 @@ std::vector<std::string> value_names(const RankProgram& rank) {
     if (value.kind == ValueKind::Targets) {
       names.push_back(cat("t.", value.micro_batch, again));
     } else {
-      const char letter = value.kind == ValueKind::Activation ? 'x'
-                          : value.kind == ValueKind::Saved    ? 's'
-                                                              : 'd';
+      const char letter = value.kind == ValueKind::Activation   ? 'x'
+                          : value.kind == ValueKind::Saved      ? 's'
+                          : value.kind == ValueKind::WeightWork ? 'w'
+                                                                : 'd';
       names.push_back(cat(letter, value.layer, ".", value.micro_batch, again));
     }
   }
   return names;
+}
+
+Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& instruction) {
+  const bool is_send = instruction.op == Op::Send;
+  const std::vector<ValueId>& ids = is_send ? instruction.reads : instruction.makes;
+  PENSTOCK_CHECK(ids.size() == 1, "a send or receive of ", ids.size(), " values");
+  const Value& value = program.values[static_cast<size_t>(ids[0])];
+  const int32_t peer = instruction.resource.index;
+  return {is_send ? rank : peer, is_send ? peer : rank, value.kind, value.layer};
 }
 
 std::string describe(const Program& program, const Instruction& instruction) {
@@ -78,6 +96,10 @@ std::string describe(const Program& program, const Instruction& instruction) {
   }
   if (instruction.micro_batch >= 0) {
     text += cat(", micro-batch ", instruction.micro_batch);
+  }
+  if (instruction.op == Op::Send || instruction.op == Op::Receive) {
+    text +=
+        cat(instruction.op == Op::Send ? ", to" : ", from", " rank ", instruction.resource.index);
   }
   return text;
 }

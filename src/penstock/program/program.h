@@ -1,5 +1,6 @@
 // The training step, spelled out: one instruction list per rank. Planners write it; verify,
-// simulate, the executor and the painter read it. docs/program.md gives the meaning of every field.
+// simulate, the executor and the painter read it. Ranks begin a step together, and none begins its
+// optimizer's step before all have reached theirs. docs/program.md gives the meaning of every field.
 //
 // Nothing here knows a tensor. A value is made once, by one instruction (or given at the start), and
 // freed once; a recomputed activation is a new value.
@@ -17,6 +18,7 @@ enum class ValueKind {
   Saved,       // s: what forward of `layer` keeps for its backward, beside its input and output
   Gradient,    // d: the gradient of activation `layer`
   Targets,     // t: what the loss compares with; `layer` is the number of layers
+  WeightWork,  // w: what the weight half of the backward of `layer` still needs
 };
 
 struct Value {
@@ -36,17 +38,22 @@ enum class Op {
              // again right before its backward may make s(layer) alone
   Loss,      // x(last), t -> d(last); adds the head's parameter gradients
   Backward,  // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
-  Drop,      // frees values, does nothing else
-  Step,      // the optimizer moves the weights
+  BackwardInput,   // its first half: likewise, and makes w(layer) beside d(layer)
+  BackwardWeight,  // its second half: w(layer) ->; adds the layer's parameter gradients
+  Send,            // reads a value and gives it to a peer; what frees the value waits for the peer
+  Receive,         // makes the value that a peer sends
+  Drop,            // frees values, does nothing else
+  Step,            // the optimizer moves the weights
 };
 
-enum class ResourceKind { Compute, Copy, Link };
+// A link is what goes out to a peer, an inlet what comes in from one: a line carries both at once.
+enum class ResourceKind { Compute, Copy, Link, Inlet };
 
 // What an instruction occupies while it runs. Instructions of one resource run one after the other,
 // in the order of the list; those of different resources overlap as far as their values allow.
 struct Resource {
   ResourceKind kind = ResourceKind::Compute;
-  int32_t index = 0;  // Copy: the engine; Link: the peer's rank
+  int32_t index = 0;  // Copy: the engine; Link, Inlet: the peer's rank
 
   auto operator<=>(const Resource&) const = default;
 };
@@ -55,12 +62,12 @@ inline constexpr int32_t kKeepNothing = -1;
 
 struct Instruction {
   Op op = Op::Drop;
-  int32_t layer = -1;                        // Forward, Backward
-  int32_t micro_batch = -1;                  // Forward, Loss, Backward
+  int32_t layer = -1;                        // of a forward or backward; of what is sent
+  int32_t micro_batch = -1;                  // likewise, and of a loss
   int32_t keep = kKeepNothing;               // Forward: index into the layer's ways of keeping
   std::vector<ValueId> reads, makes, frees;  // frees happen when the instruction has ended
   Resource resource = {};
-  double seconds = 0;
+  double seconds = 0;         // Receive: 0, it takes what the Send takes
   int64_t working_bytes = 0;  // the most held while it runs, above what was live before it
 
   bool operator==(const Instruction&) const = default;
@@ -115,7 +122,19 @@ bool is_way_name(std::string_view name);
 
 std::string_view op_name(Op op);  // "forward"
 
-// "x3.0", "s3.0", "d3.0", "t.0" (layer and micro-batch); what is made again is "x3.0#2".
+// The values of one kind and layer that go from one rank to another are a channel: they are sent and
+// received in the same order.
+struct Channel {
+  int32_t from = 0, to = 0;
+  ValueKind kind = ValueKind::Activation;
+  int32_t layer = 0;
+
+  auto operator<=>(const Channel&) const = default;
+};
+// Of a Send or Receive in the list of rank `rank`.
+Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& instruction);
+
+// "x3.0", "s3.0", "d3.0", "w3.0", "t.0" (layer and micro-batch); what is made again is "x3.0#2".
 std::vector<std::string> value_names(const RankProgram& rank);
 
 // "forward of block 0 mlp, micro-batch 1", for people.

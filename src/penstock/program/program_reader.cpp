@@ -26,16 +26,28 @@ constexpr double kMaxSeconds = 1e300;             // so that sums stay finite
 constexpr int64_t kMaxExtent = int64_t{1} << 24;  // layers times micro-batches
 constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
 
-constexpr std::array kOps = {Op::Clear, Op::Forward, Op::Loss, Op::Backward, Op::Drop, Op::Step};
+constexpr std::array kOps = {Op::Clear,
+                             Op::Forward,
+                             Op::Loss,
+                             Op::Backward,
+                             Op::BackwardInput,
+                             Op::BackwardWeight,
+                             Op::Send,
+                             Op::Receive,
+                             Op::Drop,
+                             Op::Step};
 
 constexpr unsigned bit(Op op) {
   return 1U << static_cast<unsigned>(op);
 }
 
-constexpr unsigned kLayered = bit(Op::Forward) | bit(Op::Backward);
+constexpr unsigned kSend = bit(Op::Send), kReceive = bit(Op::Receive);
+constexpr unsigned kTransfer = kSend | kReceive;
+constexpr unsigned kLayered =
+    bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
 constexpr unsigned kWorking = kLayered | bit(Op::Loss);
-constexpr unsigned kTimed = kWorking | bit(Op::Clear) | bit(Op::Step);
-constexpr unsigned kAll = kTimed | bit(Op::Drop);
+constexpr unsigned kPlaced = kWorking | bit(Op::Clear) | bit(Op::Step) | kTransfer;
+constexpr unsigned kAll = kPlaced | bit(Op::Drop);
 
 struct FieldRule {
   std::string_view name;
@@ -44,16 +56,17 @@ struct FieldRule {
   unsigned needed_by;  // the others' default: no values, compute, 0
 };
 
+// A receive takes the seconds of its send.
 constexpr std::array kFields = {
-    FieldRule{"layer", FieldType::Integer, kLayered, kLayered},
-    FieldRule{"mb", FieldType::Integer, kWorking, kWorking},
+    FieldRule{"layer", FieldType::Integer, kLayered | kTransfer, kLayered | kTransfer},
+    FieldRule{"mb", FieldType::Integer, kWorking | kTransfer, kWorking | kTransfer},
     FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
-    FieldRule{"reads", FieldType::Names, kAll, kWorking},
-    FieldRule{"makes", FieldType::Sizes, kAll, kWorking},
+    FieldRule{"reads", FieldType::Names, kAll & ~kReceive, kWorking | kSend},
+    FieldRule{"makes", FieldType::Sizes, kAll & ~kSend, kWorking | kReceive},
     FieldRule{"frees", FieldType::Names, kAll, kWorking | bit(Op::Drop)},
-    FieldRule{"on", FieldType::Word, kAll, kTimed},
-    FieldRule{"seconds", FieldType::Number, kAll, kTimed},
-    FieldRule{"working", FieldType::Integer, kAll, kTimed},
+    FieldRule{"on", FieldType::Word, kAll, kPlaced},
+    FieldRule{"seconds", FieldType::Number, kAll & ~kReceive, kPlaced & ~kReceive},
+    FieldRule{"working", FieldType::Integer, kAll, kPlaced},
 };
 
 std::vector<std::string> field_names(Op op) {
@@ -105,7 +118,8 @@ std::optional<ValueKind> take_kind(std::string_view& text) {
   constexpr std::array letters = {std::pair{"x", ValueKind::Activation},
                                   std::pair{"s", ValueKind::Saved},
                                   std::pair{"d", ValueKind::Gradient},
-                                  std::pair{"t", ValueKind::Targets}};
+                                  std::pair{"t", ValueKind::Targets},
+                                  std::pair{"w", ValueKind::WeightWork}};
   for (const auto& [letter, kind] : letters) {
     if (take(text, letter)) {
       return kind;
@@ -146,6 +160,8 @@ std::string spell_resource(const Resource& resource) {
       return cat("copy:", resource.index);
     case ResourceKind::Link:
       return cat("link:", resource.index);
+    case ResourceKind::Inlet:
+      return cat("inlet:", resource.index);
   }
   throw InternalError("no such resource");
 }
@@ -310,6 +326,9 @@ void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
   Instruction instruction = scalars(op, fields);
   most_working_bytes_ = std::max(most_working_bytes_, instruction.working_bytes);
   count_bytes(0);
+  if ((kTransfer & bit(op)) != 0) {
+    check_transfer(instruction, fields);
+  }
   for (const Field& field : fields) {
     if (field.type == FieldType::Sizes) {
       for (const std::string& size : field.words) {
@@ -328,6 +347,12 @@ void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
 
 Program ProgramReader::finish() {
   finish_rank();
+  for (const auto& [peer, place] : later_peers_) {
+    if (peer >= program_.ranks.size()) {
+      set_place(place);
+      fail(cat("rank ", peer, " is out of range; the program has ", program_.ranks.size()));
+    }
+  }
   return std::move(program_);
 }
 
@@ -380,10 +405,12 @@ Resource ProgramReader::resource(const std::string& word) const {
     result.kind = ResourceKind::Copy;
   } else if (take(rest, "link:")) {
     result.kind = ResourceKind::Link;
+  } else if (take(rest, "inlet:")) {
+    result.kind = ResourceKind::Inlet;
   } else {
-    fail(cat("on ", in_quotes(word), " is no resource; compute, copy:N and link:N are"));
+    fail(cat("on ", in_quotes(word), " is no resource; compute, copy:N, link:N and inlet:N are"));
   }
-  result.index = count(word.substr(0, 4), rest);
+  result.index = count(word.substr(0, word.find(':')), rest);
   return result;
 }
 
@@ -455,11 +482,38 @@ void ProgramReader::check_complete(Op op, const std::vector<Field>& fields) cons
   }
 }
 
+// A send or receive is of one value, and its line leads to another rank.
+void ProgramReader::check_transfer(const Instruction& instruction,
+                                   const std::vector<Field>& fields) {
+  const bool is_send = instruction.op == Op::Send;
+  const char* verb = is_send ? "reads" : "makes";
+  if (const size_t values = find_field(fields, verb)->words.size(); values != 1) {
+    fail(cat(op_name(instruction.op), " ", verb, " ", values, " values; it takes exactly one"));
+  }
+  const Resource& line = instruction.resource;
+  if (line.kind != (is_send ? ResourceKind::Link : ResourceKind::Inlet)) {
+    fail(cat(op_name(instruction.op),
+             " is on ",
+             spell_resource(line),
+             "; it should be on ",
+             is_send ? "link:N, where N receives" : "inlet:N, where N sends"));
+  }
+  const auto peer = static_cast<size_t>(line.index);
+  const size_t own = program_.ranks.size() - 1;
+  if (peer == own) {
+    fail(cat(spell_resource(line), " leads to rank ", own, " itself; the peer is another rank"));
+  }
+  if (peer > own) {
+    later_peers_.push_back({peer, place_});
+  }
+}
+
 Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) const {
   Instruction result{.op = op};
   if (const Field* field = find_field(fields, "layer")) {
     result.layer = count("layer", field->words[0]);
-    check_layer(result.layer, program_.loss_index());
+    // What enters the loss can be sent, too.
+    check_layer(result.layer, program_.loss_index() + ((kTransfer & bit(op)) != 0 ? 1 : 0));
   }
   if (const Field* field = find_field(fields, "mb")) {
     result.micro_batch = count("mb", field->words[0]);
@@ -483,9 +537,11 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
 Value ProgramReader::new_value(const std::string& name) const {
   const auto parsed = parse_value_name(name, program_.loss_index());
   if (!parsed) {
-    fail(cat("value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, t.0 or x3.0#2"));
+    fail(cat("value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, w3.0, t.0 or x3.0#2"));
   }
-  check_layer(parsed->layer, program_.loss_index() + (parsed->kind == ValueKind::Saved ? 0 : 1));
+  const bool is_of_a_layer =
+      parsed->kind == ValueKind::Saved || parsed->kind == ValueKind::WeightWork;
+  check_layer(parsed->layer, program_.loss_index() + (is_of_a_layer ? 0 : 1));
   check_micro_batch(parsed->micro_batch);
   if (ids_.contains(name)) {
     fail(cat("value ", name, " is made or given twice; the next making is #", parsed->making + 1));

@@ -12,6 +12,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/program/program.h"
@@ -84,6 +85,7 @@ class ProgramReader {
   void check_layer(int32_t layer, int32_t end) const;
   void check_micro_batch(int32_t micro_batch) const;
   void check_complete(Op op, const std::vector<Field>& fields) const;
+  void check_transfer(const Instruction& instruction, const std::vector<Field>& fields);
   Instruction scalars(Op op, const std::vector<Field>& fields) const;
   Value new_value(const std::string& name) const;
   ValueId add_value(std::string_view size);
@@ -93,6 +95,8 @@ class ProgramReader {
   Program program_;
   std::string place_;
   std::vector<std::map<std::string, int32_t>> ways_;  // of each layer: name to index
+  // Ranks that were not read yet when an instruction named them, and its place.
+  std::vector<std::pair<size_t, std::string>> later_peers_;
   // Of the rank that is being read.
   std::map<std::string, ValueId> ids_;
   std::vector<Use> uses_;

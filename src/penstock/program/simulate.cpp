@@ -1,6 +1,7 @@
 #include "penstock/program/simulate.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "penstock/base/error.h"
 
@@ -98,47 +99,180 @@ double start_after_values(const Instruction& instruction, const Lives& lives) {
   return start;
 }
 
-RankTimeline simulate_rank(const RankProgram& rank) {
-  RankTimeline timeline;
-  Lives lives(rank);
-  std::map<Resource, double> free_at;
-  std::vector<Change> changes;
-  for (size_t i = 0; i < rank.instructions.size(); ++i) {
-    const Instruction& instruction = rank.instructions[i];
-    const int32_t number = static_cast<int32_t>(i);
-    lives.begin_instruction(i);
-    const double start =
-        std::max(free_at[instruction.resource], start_after_values(instruction, lives));
-    const double end = start + instruction.seconds;
-    for (const ValueId id : instruction.reads) {
-      lives.read(id, end);
+// What ranks know of each other: when the k-th message of a channel was sent and received.
+struct Message {
+  double sent_from = kNotYet, sent = kNotYet, received = kNotYet;
+  static constexpr double kNotYet = -1;
+};
+using Messages = std::map<Channel, std::vector<Message>>;
+
+// One rank, instruction by instruction, as far as what it knows of the others allows.
+class RankRun {
+ public:
+  RankRun(const Program& program, int32_t number, Messages& messages)
+      : rank_(program.ranks[static_cast<size_t>(number)]),
+        number_(number),
+        messages_(messages),
+        lives_(rank_),
+        sends_of_(rank_.values.size()) {}
+
+  bool is_done() const { return next_ == rank_.instructions.size(); }
+  bool is_at_step() const { return !is_done() && rank_.instructions[next_].op == Op::Step; }
+  double compute_free_at() { return free_at_[{}]; }
+
+  // Runs what can run; whether anything did. A step runs only where `step_from` says when all ranks
+  // have come to theirs.
+  bool advance(std::optional<double> step_from) {
+    const size_t before = next_;
+    while (!is_done() && (!is_at_step() || step_from)) {
+      lives_.begin_instruction(next_);
+      if (!run(rank_.instructions[next_], step_from)) {
+        break;
+      }
+      ++next_;
     }
-    for (const ValueId id : instruction.makes) {
-      lives.make(id, end);
+    return next_ > before;
+  }
+
+  RankTimeline finish() {
+    draw_memory(changes_, rank_.resident_bytes() + rank_.bytes_of(rank_.given), timeline_);
+    return std::move(timeline_);
+  }
+
+ private:
+  struct Place {
+    Channel channel;
+    size_t index = 0;
+  };
+  Message& message(const Place& place) {
+    std::vector<Message>& all = messages_[place.channel];
+    all.resize(std::max(all.size(), place.index + 1));
+    return all[place.index];
+  }
+
+  // False: a rank that this one waits for has not got there yet.
+  bool run(const Instruction& instruction, std::optional<double> step_from) {
+    if (!know_peers(instruction)) {
+      return false;
+    }
+    double start =
+        std::max(free_at_[instruction.resource], start_after_values(instruction, lives_));
+    double end = start + instruction.seconds;
+    if (instruction.op == Op::Step && step_from) {
+      start = std::max(start, *step_from);
+      end = start + instruction.seconds;
+    } else if (instruction.op == Op::Receive) {
+      // Its turn comes when the work listed before it is done; what has arrived by then is there.
+      Message& incoming = message(place_of(instruction));
+      const double turn = std::max(start, compute_free_at());
+      start = std::max(turn, incoming.sent_from);
+      end = std::max(turn, incoming.sent);
+      incoming.received = end;
+    } else if (instruction.op == Op::Send) {
+      const Place place = place_of(instruction);
+      Message& outgoing = message(place);
+      outgoing.sent_from = start;
+      outgoing.sent = end;
+      sends_of_[static_cast<size_t>(instruction.reads[0])].push_back(place);
+    }
+    settle(instruction, start, end);
+    return true;
+  }
+
+  // What it frees may be on its way to peers, and what it receives must have been sent. A send that
+  // frees what it sends is not held up by itself.
+  bool know_peers(const Instruction& instruction) {
+    if (instruction.op == Op::Receive &&
+        message({channel_of(rank_, number_, instruction), next_index(instruction)}).sent ==
+            Message::kNotYet) {
+      return false;
     }
     for (const ValueId id : instruction.frees) {
-      lives.free(id);
+      for (const Place& place : sends_of_[static_cast<size_t>(id)]) {
+        const double received = message(place).received;
+        if (received == Message::kNotYet) {
+          return false;
+        }
+        lives_.read(id, received);
+      }
     }
-    free_at[instruction.resource] = end;
-    timeline.busy_seconds[instruction.resource] += instruction.seconds;
-    timeline.spans.push_back({number, start, end});
-    changes.push_back({start, instruction.working_bytes, number, false});
-    changes.push_back({end,
-                       rank.bytes_of(instruction.makes) - rank.bytes_of(instruction.frees) -
-                           instruction.working_bytes,
-                       number,
-                       end > start});
+    return true;
   }
-  draw_memory(changes, rank.resident_bytes() + rank.bytes_of(rank.given), timeline);
-  return timeline;
+
+  size_t next_index(const Instruction& instruction) {
+    return counts_[channel_of(rank_, number_, instruction)];
+  }
+  Place place_of(const Instruction& instruction) {
+    const Channel channel = channel_of(rank_, number_, instruction);
+    return {channel, counts_[channel]++};
+  }
+
+  void settle(const Instruction& instruction, double start, double end) {
+    const int32_t number = static_cast<int32_t>(next_);
+    for (const ValueId id : instruction.reads) {
+      lives_.read(id, end);
+    }
+    for (const ValueId id : instruction.makes) {
+      lives_.make(id, end);
+    }
+    for (const ValueId id : instruction.frees) {
+      lives_.free(id);
+    }
+    free_at_[instruction.resource] = end;
+    timeline_.busy_seconds[instruction.resource] += end - start;
+    timeline_.spans.push_back({number, start, end});
+    changes_.push_back({start, instruction.working_bytes, number, false});
+    changes_.push_back({end,
+                        rank_.bytes_of(instruction.makes) - rank_.bytes_of(instruction.frees) -
+                            instruction.working_bytes,
+                        number,
+                        end > start});
+  }
+
+  const RankProgram& rank_;
+  const int32_t number_;
+  Messages& messages_;
+  size_t next_ = 0;
+  Lives lives_;
+  std::map<Resource, double> free_at_;
+  std::map<Channel, size_t> counts_;          // messages so far
+  std::vector<std::vector<Place>> sends_of_;  // by value
+  std::vector<Change> changes_;
+  RankTimeline timeline_;
+};
+
+// When all ranks have come to their step, or nothing.
+std::optional<double> find_step_start(std::vector<RankRun>& runs) {
+  double start = 0;
+  for (RankRun& run : runs) {
+    if (!run.is_at_step()) {
+      return std::nullopt;
+    }
+    start = std::max(start, run.compute_free_at());
+  }
+  return start;
 }
 
 }  // namespace
 
 Timeline simulate(const Program& program) {
+  Messages messages;
+  std::vector<RankRun> runs;
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    runs.emplace_back(program, static_cast<int32_t>(rank), messages);
+  }
+  const auto is_done = [](const RankRun& run) { return run.is_done(); };
+  while (!std::all_of(runs.begin(), runs.end(), is_done)) {
+    const std::optional<double> step_from = find_step_start(runs);
+    bool has_moved = false;
+    for (RankRun& run : runs) {
+      has_moved = run.advance(step_from) || has_moved;
+    }
+    PENSTOCK_CHECK(has_moved, "ranks wait for each other; verify comes first");
+  }
   Timeline timeline;
-  for (const RankProgram& rank : program.ranks) {
-    timeline.ranks.push_back(simulate_rank(rank));
+  for (RankRun& run : runs) {
+    timeline.ranks.push_back(run.finish());
     for (const Span& span : timeline.ranks.back().spans) {
       timeline.seconds = std::max(timeline.seconds, span.end);
     }

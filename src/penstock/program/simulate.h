@@ -1,7 +1,8 @@
 // When each instruction would run and what memory would hold, from the program alone.
 //
 // An instruction starts when its resource is free, all values that it reads or frees are there, and
-// no other resource still reads what it frees.
+// no other resource still reads what it frees. A receive ends when its send has ended, or when its
+// turn comes; what frees a value that was sent waits for the receive; steps begin together.
 // While it runs the rank holds what was live plus working_bytes; when it ends, what it made is live
 // and what it frees is gone.
 #pragma once

@@ -4,6 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/units.h"
+#include "penstock/program/waits.h"
 
 namespace penstock::program {
 
@@ -14,18 +15,38 @@ struct Refusal {
   Violation violation;
 };
 
+// Who goes backward over a layer for a micro-batch, over all ranks.
+struct Backwards {
+  explicit Backwards(const Program& program)
+      : layers(program.layers.size()),
+        rank_of(layers, kNone),
+        inputs(layers * static_cast<size_t>(program.micro_batches), 0),
+        weights(inputs.size(), 0),
+        losses(static_cast<size_t>(program.micro_batches), 0) {}
+
+  size_t index(int32_t layer, int32_t micro_batch) const {
+    return static_cast<size_t>(micro_batch) * layers + static_cast<size_t>(layer);
+  }
+
+  static constexpr int32_t kNone = -1;
+  size_t layers;
+  std::vector<int32_t> rank_of;          // of a layer
+  std::vector<int32_t> inputs, weights;  // by layer and micro-batch: halves, or both at once
+  std::vector<int32_t> losses;           // by micro-batch
+  int32_t loss_rank = kNone;
+};
+
 // Walks one rank's list and keeps what a value's life needs: who made it, whether it is gone.
 class RankCheck {
  public:
-  RankCheck(const Program& program, int32_t number)
+  RankCheck(const Program& program, int32_t number, Backwards& backwards)
       : program_(program),
         rank_(program.ranks[static_cast<size_t>(number)]),
         number_(number),
         names_(value_names(rank_)),
         maker_(rank_.values.size(), kNobody),
         freed_at_(rank_.values.size(), kNobody),
-        backwards_(program.layers.size() * static_cast<size_t>(program.micro_batches), 0),
-        losses_(static_cast<size_t>(program.micro_batches), 0) {}
+        backwards_(backwards) {}
 
   Peak run() {
     check_values();
@@ -70,7 +91,7 @@ class RankCheck {
       if (one.bytes < 0) {
         refuse(names_[i], " has ", one.bytes, " bytes");
       }
-      const bool is_state = one.kind == ValueKind::Saved;
+      const bool is_state = one.kind == ValueKind::Saved || one.kind == ValueKind::WeightWork;
       const int32_t last = program_.loss_index() - (is_state ? 1 : 0);
       if (one.layer < 0 || one.layer > last || one.micro_batch < 0 ||
           one.micro_batch >= program_.micro_batches) {
@@ -149,6 +170,7 @@ class RankCheck {
 
   // What the operation itself demands of its values.
   void check_meaning(const Instruction& instruction) {
+    check_resource(instruction);
     switch (instruction.op) {
       case Op::Clear:
         check_touches_no_values(instruction);
@@ -166,8 +188,16 @@ class RankCheck {
         check_micro_batch(instruction);
         return check_loss(instruction);
       case Op::Backward:
+      case Op::BackwardInput:
         check_layer(instruction);
         return check_backward(instruction);
+      case Op::BackwardWeight:
+        check_layer(instruction);
+        return check_backward_weight(instruction);
+      case Op::Send:
+      case Op::Receive:
+        check_micro_batch(instruction);
+        return check_transfer(instruction);
       case Op::Drop:
         if (!instruction.reads.empty() || !instruction.makes.empty() || instruction.frees.empty()) {
           refuse("a drop frees values and does nothing else");
@@ -182,6 +212,34 @@ class RankCheck {
         return;
     }
     refuse("no such operation");
+  }
+
+  void check_resource(const Instruction& instruction) const {
+    const ResourceKind kind = instruction.resource.kind;
+    const bool is_link = kind == ResourceKind::Link;
+    const bool is_inlet = kind == ResourceKind::Inlet;
+    if (is_link != (instruction.op == Op::Send) || is_inlet != (instruction.op == Op::Receive)) {
+      refuse("only a send is on a link, only a receive on an inlet");
+    }
+    const int32_t peer = instruction.resource.index;
+    const bool is_rank = peer >= 0 && peer < static_cast<int32_t>(program_.ranks.size());
+    if ((is_link || is_inlet) && (!is_rank || peer == number_)) {
+      refuse("there is no other rank ", peer);
+    }
+  }
+
+  void check_transfer(const Instruction& instruction) const {
+    const bool is_send = instruction.op == Op::Send;
+    check_counts(instruction, is_send ? 1 : 0, is_send ? 0 : 1);
+    const Value& moved = value(is_send ? instruction.reads[0] : instruction.makes[0]);
+    if (moved.kind != ValueKind::Activation && moved.kind != ValueKind::Gradient) {
+      refuse("only activations and gradients go between ranks");
+    }
+    if (moved.layer != instruction.layer || moved.micro_batch != instruction.micro_batch) {
+      refuse("moves ",
+             name(is_send ? instruction.reads[0] : instruction.makes[0]),
+             ", which is of another layer or micro-batch");
+    }
   }
 
   void check_touches_no_values(const Instruction& instruction) const {
@@ -272,16 +330,20 @@ class RankCheck {
       made_of(instruction, ValueKind::Gradient, last);
     }
     ++contributions_;
-    if (losses_[static_cast<size_t>(instruction.micro_batch)]++ > 0) {
+    if (backwards_.losses[static_cast<size_t>(instruction.micro_batch)]++ > 0) {
       refuse("a second loss of this micro-batch");
     }
+    own(backwards_.loss_rank);
   }
 
   void check_backward(const Instruction& instruction) {
     const ValueId saved = read_of(instruction, ValueKind::Saved, instruction.layer);
     const int32_t forward = maker_[static_cast<size_t>(saved)];
     const Way& kept = way(rank_.instructions[static_cast<size_t>(forward)]);
-    check_counts(instruction, kept.needs_output ? 4 : 3, instruction.layer > 0 ? 1 : 0);
+    const bool is_half = instruction.op == Op::BackwardInput;
+    check_counts(instruction,
+                 kept.needs_output ? 4 : 3,
+                 static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half));
     read_of(instruction, ValueKind::Activation, instruction.layer);
     read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
     if (kept.needs_output) {
@@ -293,33 +355,62 @@ class RankCheck {
     if (instruction.layer > 0) {
       made_of(instruction, ValueKind::Gradient, instruction.layer);
     }
-    ++contributions_;
-    if (backwards_[backward_index(instruction.layer, instruction.micro_batch)]++ > 0) {
+    const size_t index = backwards_.index(instruction.layer, instruction.micro_batch);
+    if (is_half) {
+      made_of(instruction, ValueKind::WeightWork, instruction.layer);
+    } else {
+      ++contributions_;
+      ++backwards_.weights[index];
+    }
+    if (backwards_.inputs[index]++ > 0) {
       refuse("a second backward of this layer and micro-batch");
+    }
+    own(backwards_.rank_of[static_cast<size_t>(instruction.layer)]);
+  }
+
+  void check_backward_weight(const Instruction& instruction) {
+    check_counts(instruction, 1, 0);
+    read_of(instruction, ValueKind::WeightWork, instruction.layer);
+    ++contributions_;
+    if (backwards_.weights[backwards_.index(instruction.layer, instruction.micro_batch)]++ > 0) {
+      refuse("a second weight half of this layer and micro-batch");
     }
   }
 
-  size_t backward_index(int32_t layer, int32_t micro_batch) const {
-    return static_cast<size_t>(micro_batch) * program_.layers.size() + static_cast<size_t>(layer);
+  // The parameters of a layer, or of the loss, are with one rank.
+  void own(int32_t& owner) const {
+    if (owner != Backwards::kNone && owner != number_) {
+      refuse("rank ", owner, " has this layer's parameters");
+    }
+    owner = number_;
   }
 
   void check_gradients_complete() const {
     if (clears_ == 0) {
       refuse("the gradients were never cleared");
     }
+    const bool is_alone = program_.ranks.size() == 1;
     for (int32_t micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
-      if (losses_[static_cast<size_t>(micro_batch)] == 0) {
+      if ((is_alone || backwards_.loss_rank == number_) &&
+          backwards_.losses[static_cast<size_t>(micro_batch)] == 0) {
         refuse("the loss of micro-batch ", micro_batch, " is missing");
       }
       for (int32_t layer = 0; layer < program_.loss_index(); ++layer) {
-        if (backwards_[backward_index(layer, micro_batch)] == 0) {
-          refuse("the backward of ",
-                 program_.layers[static_cast<size_t>(layer)].name,
-                 ", micro-batch ",
-                 micro_batch,
-                 ", is missing");
+        if (is_alone || backwards_.rank_of[static_cast<size_t>(layer)] == number_) {
+          check_backward_complete(layer, micro_batch);
         }
       }
+    }
+  }
+
+  void check_backward_complete(int32_t layer, int32_t micro_batch) const {
+    const size_t index = backwards_.index(layer, micro_batch);
+    if (backwards_.inputs[index] == 0 || backwards_.weights[index] == 0) {
+      refuse(backwards_.inputs[index] == 0 ? "the backward of " : "the weight half of ",
+             program_.layers[static_cast<size_t>(layer)].name,
+             ", micro-batch ",
+             micro_batch,
+             ", is missing");
     }
   }
 
@@ -387,11 +478,25 @@ class RankCheck {
   const std::vector<std::string> names_;
   int32_t at_ = -1;
   std::vector<int32_t> maker_, freed_at_;  // per value: instruction, or kNobody
-  std::vector<int32_t> backwards_, losses_;
+  Backwards& backwards_;
   int32_t clears_ = 0, steps_ = 0, contributions_ = 0;
   int64_t live_bytes_ = 0;
   Peak peak_;
 };
+
+// What no rank does.
+std::optional<Violation> find_gap(const Program& program, const Backwards& backwards) {
+  for (size_t layer = 0; layer < backwards.layers; ++layer) {
+    if (backwards.rank_of[layer] == Backwards::kNone) {
+      return Violation{
+          .text = cat("the program: no rank goes backward over ", program.layers[layer].name)};
+    }
+  }
+  if (backwards.loss_rank == Backwards::kNone) {
+    return Violation{.text = "the program: no rank has the loss"};
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -401,8 +506,15 @@ Verdict verify(const Program& program) {
     verdict.violation = Violation{.text = "the program has no rank"};
   }
   try {
+    Backwards backwards(program);
     for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
-      verdict.peaks.push_back(RankCheck(program, static_cast<int32_t>(rank)).run());
+      verdict.peaks.push_back(RankCheck(program, static_cast<int32_t>(rank), backwards).run());
+    }
+    if (program.ranks.size() > 1) {
+      verdict.violation = find_gap(program, backwards);
+    }
+    if (program.ranks.size() > 1 && verdict.is_sound()) {
+      verdict.violation = find_endless_wait(program);
     }
   } catch (Refusal& refusal) {
     verdict.violation = std::move(refusal.violation);

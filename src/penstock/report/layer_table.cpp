@@ -14,6 +14,11 @@ namespace {
 using program::Instruction;
 using program::Op;
 
+// Whole or half.
+bool is_backward(Op op) {
+  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
+}
+
 void count_keep(const Instruction& instruction, LayerRow& row) {
   if (instruction.keep == program::kKeepNothing) {
     ++row.num_keep_nothing;
@@ -23,7 +28,9 @@ void count_keep(const Instruction& instruction, LayerRow& row) {
 }
 
 void add(const Instruction& instruction, BarKind kind, SecondsPair seconds, StepSums& sums) {
-  sums.all += seconds;
+  if (!is_transfer(instruction.op)) {
+    sums.all += seconds;
+  }
   if (instruction.op == Op::Forward) {
     LayerRow& row = sums.layers.at(static_cast<size_t>(instruction.layer));
     ++row.num_forwards;
@@ -34,20 +41,20 @@ void add(const Instruction& instruction, BarKind kind, SecondsPair seconds, Step
       ++row.num_again;
       sums.again += seconds;
     }
-  } else if (instruction.op == Op::Backward) {
+  } else if (is_backward(instruction.op)) {
     sums.layers.at(static_cast<size_t>(instruction.layer)).backward += seconds;
     sums.backward += seconds;
   }
 }
 
-std::vector<OpRow> rows_that_occur(const std::array<OpRow, kNumBarKinds>& by_kind) {
-  std::vector<OpRow> rows;
-  for (const OpRow& row : by_kind) {
-    if (row.count > 0) {
-      rows.push_back(row);
+void add_rows_that_occur(const std::array<OpRow, kNumBarKinds>& by_kind, StepSums& sums) {
+  for (size_t i = 0; i < kNumBarKinds; ++i) {
+    const auto kind = static_cast<BarKind>(i);
+    const bool is_move = kind == BarKind::Send || kind == BarKind::Receive;
+    if (by_kind[i].count > 0) {
+      (is_move ? sums.transfers : sums.others).push_back(by_kind[i]);
     }
   }
-  return rows;
 }
 
 // A cell for each of predicted, measured and ratio, or for the prediction alone.
@@ -109,7 +116,10 @@ std::string total_table(const StepSums& sums, bool has_measured) {
   for (const OpRow& row : sums.others) {
     add_total(row.name, row.seconds);
   }
-  add_total("all instructions", sums.all);
+  add_total("all work", sums.all);
+  for (const OpRow& row : sums.transfers) {
+    add_total(row.name, row.seconds);
+  }
   table.add_rule();
   add_total("step, beginning to end", sums.step);
   return table.text();
@@ -161,7 +171,7 @@ StepSums step_sums(const StepPicture& picture) {
         seconds.measured = duration(picture.measured->ranks[r].spans[i]);
       }
       add(instruction, kinds[i], seconds, sums);
-      if (instruction.op != Op::Forward && instruction.op != Op::Backward) {
+      if (instruction.op != Op::Forward && !is_backward(instruction.op)) {
         OpRow& row = by_kind[static_cast<size_t>(kinds[i])];
         row.name = bar_style(kinds[i]).name;
         ++row.count;
@@ -169,7 +179,7 @@ StepSums step_sums(const StepPicture& picture) {
       }
     }
   }
-  sums.others = rows_that_occur(by_kind);
+  add_rows_that_occur(by_kind, sums);
   sums.step = {picture.predicted.seconds,
                picture.measured != nullptr ? picture.measured->seconds : 0};
   return sums;

@@ -35,7 +35,9 @@ struct OpRow {
 struct StepSums {
   std::vector<LayerRow> layers;  // all ranks together
   std::vector<OpRow> others;     // loss, step, ...: those that occur
-  SecondsPair forward, backward, all;
+  std::vector<OpRow> transfers;  // send, receive: likewise
+  SecondsPair forward, backward;
+  SecondsPair all;    // without transfers, which nobody computes
   SecondsPair again;  // the part of `forward` that ran again
   SecondsPair step;   // from beginning to end; less than `all` where resources overlap
 };

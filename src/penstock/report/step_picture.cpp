@@ -22,10 +22,14 @@ constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"forward, keeps nothing", "#56b4e9", "#10222e"},
     {"forward again", "#cc79a7", "#2a1220"},
     {"backward", "#e69f00", "#2a1d00"},
+    {"backward, input", "#d55e00", "#ffffff"},
+    {"backward, weight", "#f0e442", "#2a2700"},
     {"loss", "#009e73", "#ffffff"},
     {"step", "#6b7280", "#ffffff"},
     {"clear", "#a3abb6", "#14181d"},
     {"drop", "#c4c9d0", "#14181d"},
+    {"send", "#44566c", "#ffffff"},
+    {"receive", "#8ba0b8", "#10181f"},
 }};
 
 void check_timeline(const program::Program& program, const program::Timeline& timeline) {
@@ -73,6 +77,14 @@ BarKind other_kind(Op op) {
       return BarKind::Forward;
     case Op::Backward:
       return BarKind::Backward;
+    case Op::BackwardInput:
+      return BarKind::BackwardInput;
+    case Op::BackwardWeight:
+      return BarKind::BackwardWeight;
+    case Op::Send:
+      return BarKind::Send;
+    case Op::Receive:
+      return BarKind::Receive;
     case Op::Loss:
       return BarKind::Loss;
     case Op::Step:
@@ -129,8 +141,46 @@ std::string resource_name(program::Resource resource) {
       return cat("copy ", resource.index);
     case program::ResourceKind::Link:
       return cat("link to rank ", resource.index);
+    case program::ResourceKind::Inlet:
+      return cat("inlet from rank ", resource.index);
   }
   throw InternalError("no such resource");
+}
+
+std::string lane_name(const program::Program& program, size_t rank, program::Resource resource) {
+  switch (resource.kind) {
+    case program::ResourceKind::Compute:
+      return program.ranks.size() > 1 ? cat("rank ", rank) : resource_name(resource);
+    case program::ResourceKind::Copy:
+      return resource_name(resource);
+    case program::ResourceKind::Link:
+      return cat("to rank ", resource.index);
+    case program::ResourceKind::Inlet:
+      return cat("from rank ", resource.index);
+  }
+  throw InternalError("no such resource");
+}
+
+bool is_low_lane(program::Resource resource) {
+  return resource.kind == program::ResourceKind::Link ||
+         resource.kind == program::ResourceKind::Inlet;
+}
+
+bool is_transfer(Op op) {
+  return op == Op::Send || op == Op::Receive;
+}
+
+double computing_share(const StepPicture& picture, const program::Timeline& timeline) {
+  double seconds = 0;
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const std::vector<Instruction>& instructions = picture.program.ranks[rank].instructions;
+    for (const program::Span& span : timeline.ranks[rank].spans) {
+      const program::Resource used = instructions[static_cast<size_t>(span.instruction)].resource;
+      seconds += used == program::Resource{} ? duration(span) : 0;
+    }
+  }
+  const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
+  return all > 0 ? seconds / all : 0;
 }
 
 std::string keep_name(const program::Program& program, const Instruction& instruction) {

@@ -31,12 +31,16 @@ enum class BarKind {
   ForwardKeepsNothing,
   ForwardAgain,
   Backward,
+  BackwardInput,
+  BackwardWeight,
   Loss,
   Step,
   Clear,
-  Drop
+  Drop,
+  Send,
+  Receive
 };
-inline constexpr size_t kNumBarKinds = 8;
+inline constexpr size_t kNumBarKinds = 12;
 
 struct BarStyle {
   std::string_view name, fill, text_fill;
@@ -49,7 +53,20 @@ std::vector<BarKind> bar_kinds(const program::RankProgram& rank);
 
 // Those that the rank's instructions use, in order: its lanes.
 std::vector<program::Resource> resources_of(const program::RankProgram& rank);
-std::string resource_name(program::Resource resource);  // "compute", "copy 0", "link to rank 3"
+
+// "compute", "copy 0", "link to rank 3", "inlet from rank 3"
+std::string resource_name(program::Resource resource);
+
+// The name of a lane beside its bars: "rank 2" where several ranks compute, "to rank 3".
+std::string lane_name(const program::Program& program, size_t rank, program::Resource resource);
+
+// What goes between ranks is beside the work: its lanes are low.
+bool is_low_lane(program::Resource resource);
+
+bool is_transfer(program::Op op);
+
+// The part of the ranks' time in which they compute; the rest is waiting. 0 for a step of no time.
+double computing_share(const StepPicture& picture, const program::Timeline& timeline);
 
 // The name of a way of keeping, for a Forward; "nothing" for none.
 std::string keep_name(const program::Program& program, const program::Instruction& instruction);

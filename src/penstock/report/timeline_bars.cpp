@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "penstock/base/text.h"
+#include "penstock/base/units.h"
 #include "penstock/report/svg.h"
 
 namespace penstock::report {
@@ -20,6 +21,7 @@ constexpr double kTogether = 1;   // ...until they are this wide
 constexpr double kPointable = 3;  // from here on with a tooltip, and a gap to the next
 constexpr double kGap = 0.7;
 constexpr double kLetterWidth = 0.58;  // of the font size, on average
+constexpr double kSmallestFont = 7;    // lower lanes have no names
 
 // Neighbours of which none can be seen alone.
 struct Group {
@@ -37,9 +39,18 @@ std::string milliseconds(double seconds) {
   return buffer.data();
 }
 
-std::string bar_label(const Instruction& instruction) {
-  return instruction.layer < 0 ? std::string(program::op_name(instruction.op))
-                               : std::to_string(instruction.layer);
+// Layer and micro-batch as in the names of values, where ranks work on several at once.
+std::string bar_label(const BarLane& lane, const Instruction& instruction) {
+  if (instruction.layer < 0) {
+    return std::string(program::op_name(instruction.op));
+  }
+  const bool is_pipeline = lane.program.ranks.size() > 1 && lane.program.micro_batches > 1;
+  return is_pipeline ? cat(instruction.layer, ".", instruction.micro_batch)
+                     : std::to_string(instruction.layer);
+}
+
+std::string moved_bytes(const program::RankProgram& rank, const Instruction& transfer) {
+  return format_bytes(rank.bytes_of(transfer.reads) + rank.bytes_of(transfer.makes));
 }
 
 std::string tooltip(const BarLane& lane, size_t index) {
@@ -47,6 +58,9 @@ std::string tooltip(const BarLane& lane, size_t index) {
   std::string text = program::describe(lane.program, instruction);
   if (instruction.op == Op::Forward) {
     text += cat(", keeps ", keep_name(lane.program, instruction));
+  }
+  if (is_transfer(instruction.op)) {
+    text += cat(", ", moved_bytes(lane.rank, instruction));
   }
   const program::Span& span = lane.spans[index];
   text += cat("; at ", milliseconds(span.start), " for ", milliseconds(duration(span)));
@@ -129,8 +143,9 @@ class LaneWriter {
                  xml_escape(tooltip(lane_, index)),
                  "</title></rect>\n");
     const double font = std::min(11.0, lane_.height - 3);
-    const std::string label = bar_label(lane_.rank.instructions[index]);
-    if (kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 4) {
+    const std::string label = bar_label(lane_, lane_.rank.instructions[index]);
+    if (font >= kSmallestFont &&
+        kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 4) {
       bars_ += svg_text((left + right - kGap) / 2,
                         lane_.height / 2 + 0.35 * font,
                         cat("font-size=\"",

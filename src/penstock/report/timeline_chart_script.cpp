@@ -50,10 +50,13 @@ function element(tag, text, className) {
 // What an instruction is, in words.
 
 function opName(rank, i) { return data.ops[rank.instructions.op[i]]; }
+function isTransfer(rank, i) { return ['send', 'receive'].includes(opName(rank, i)); }
 function describe(rank, i) {
   const list = rank.instructions, layer = data.layers[list.layer[i]];
+  const lane = rank.lanes[list.resource[i]];
   return opName(rank, i) + (layer ? ' of ' + layer.name : '') +
-         (list.micro_batch[i] >= 0 ? ', micro-batch ' + list.micro_batch[i] : '');
+         (list.micro_batch[i] >= 0 ? ', micro-batch ' + list.micro_batch[i] : '') +
+         (isTransfer(rank, i) ? ', ' + lane.name : '');
 }
 function keeps(rank, i) {
   const list = rank.instructions;
@@ -71,15 +74,14 @@ function xOf(ns) { return left + (ns - view.from) / (view.to - view.from) * (wid
 function timeAt(x) { return view.from + (x - left) / (width - left) * (view.to - view.from); }
 
 function makeLanes() {
-  data.ranks.forEach((rank, r) => rank.resources.forEach((name, resource) => {
+  data.ranks.forEach((rank, r) => rank.lanes.forEach((lane, resource) => {
     for (const side of SIDES) {
       const {start, duration} = rank.sides[side];
       const items = [...start.keys()].filter(
           i => rank.instructions.resource[i] === resource && duration[i] > 0);
-      const whole = (data.ranks.length > 1 ? 'rank ' + r + ' ' : '') + name;
-      const alone = data.ranks.length === 1 && rank.resources.length === 1;
-      lanes.push({r, rank, side, resource, start, duration, items,
-                  label: alone || side === 'measured' ? side : whole});
+      const alone = data.ranks.length === 1 && rank.lanes.length === 1;
+      lanes.push({r, rank, side, resource, start, duration, items, isLow: lane.is_low,
+                  label: alone || side === 'measured' ? side : lane.name});
     }
   }));
   const most = Math.max(...data.ranks.map(rank => Math.max(
@@ -92,11 +94,12 @@ function makeLanes() {
 function layout() {
   width = $('chart').clientWidth;
   left = width < 760 ? 96 : 132;
-  const many = lanes.length > 16;
+  const count = lanes.reduce((sum, lane) => sum + (lane.isLow ? .25 : 1), 0), many = count > 16;
+  const high = many ? 13 : count > 4 ? 20 : 28, low = many ? 9 : 12;
   let y = 24;
   for (const lane of lanes) {
-    if (lane.side === 'predicted') y += many ? 4 : 8;
-    Object.assign(lane, {y, h: many ? 13 : lanes.length > 4 ? 20 : 28});
+    if (lane.side === 'predicted') y += lane.isLow ? 2 : many ? 4 : 8;
+    Object.assign(lane, {y, h: lane.isLow ? low : high});
     y += lane.h + 1;
   }
   lanesBottom = y + 4;
@@ -112,6 +115,8 @@ function layout() {
     colours[name] = style.getPropertyValue('--' + name).trim();
 }
 
+function font(pixels) { return pixels + 'px system-ui, "Segoe UI", Helvetica, Arial, sans-serif'; }
+
 // A canvas of the chart's size, cleared, in CSS pixels. Browsers refuse canvases that are too high.
 function prepare(canvas) {
   const scale = Math.min(window.devicePixelRatio || 1, 16000 / height);
@@ -120,7 +125,7 @@ function prepare(canvas) {
   canvas.style.height = height + 'px';
   const g = canvas.getContext('2d');
   g.setTransform(scale, 0, 0, scale, 0, 0);
-  g.font = '12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif';
+  g.font = font(12);
   g.textBaseline = 'middle';
   return g;
 }
@@ -164,15 +169,23 @@ function drawTimeAxis(g) {
   write(g, unit, left - 10, height - 10, colours.faint, 'right');
 }
 
+// Layer and micro-batch as in the names of values, where ranks work on several at once.
+function barLabel(rank, i) {
+  const layer = rank.instructions.layer[i];
+  if (layer < 0) return opName(rank, i);
+  const isPipeline = data.ranks.length > 1 && data.micro_batches > 1;
+  return isPipeline ? layer + '.' + rank.instructions.micro_batch[i] : '' + layer;
+}
+
 function drawBar(g, lane, i, x1, x2) {
   const kind = data.kinds[lane.rank.instructions.kind[i]];
   g.fillStyle = kind.fill;
   g.fillRect(x1, lane.y, x2 - x1 > 3 ? x2 - x1 - 1 : x2 - x1, lane.h);
   const from = Math.max(x1, left), to = Math.min(x2, width);
   if (to - from < 10) return;
-  const layer = lane.rank.instructions.layer[i];
-  const label = layer < 0 ? opName(lane.rank, i) : '' + layer;
-  if (g.measureText(label).width <= to - from - 4)
+  const label = barLabel(lane.rank, i);
+  g.font = font(Math.min(12, lane.h - 2));
+  if (lane.h >= 12 && g.measureText(label).width <= to - from - 4)
     write(g, label, (from + to - 1) / 2, lane.y + lane.h / 2 + 1, kind.text, 'center');
 }
 
@@ -244,7 +257,7 @@ function drawPanel(g, panel) {
   const {rank, r} = panel, bottom = panel.y + panel.h;
   const [size, unit] = panel.most < 2 ** 21 ? [1024, 'KiB'] : panel.most < 2 ** 31
       ? [1024 ** 2, 'MiB'] : [1024 ** 3, 'GiB'];
-  for (const tick of ticks(0, panel.most, size, Math.max(2, panel.h / 42))) {
+  for (const tick of ticks(0, panel.most, size, Math.max(3, panel.h / 42))) {
     const y = Math.round(yOf(panel, tick.value)) + .5;
     line(g, left, y, width, y, tick.value === 0 ? colours.faint : colours.grid);
     write(g, tick.value === 0 ? '0' : tick.label + ' ' + unit, left - 8, y, colours.faint, 'right');
@@ -290,14 +303,18 @@ function draw() {
   layout();
   const g = prepare($('base'));
   drawTimeAxis(g);
-  for (const lane of lanes) write(g, lane.label, left - 8, lane.y + lane.h / 2 + 1,
-                                  lane.side === 'measured' ? colours.faint : colours.ink, 'right');
+  for (const lane of lanes) {
+    g.font = font(Math.min(12, lane.h));
+    write(g, lane.label, left - 8, lane.y + lane.h / 2 + 1,
+          lane.side === 'measured' || lane.isLow ? colours.faint : colours.ink, 'right');
+  }
   g.save();
   g.beginPath();
   g.rect(left, 0, width - left, height);
   g.clip();
   for (const lane of lanes) drawLane(g, lane);
   g.restore();
+  g.font = font(12);
   for (const panel of panels) drawPanel(g, panel);
   drawMarks();
 }

@@ -54,7 +54,8 @@ json kinds_json() {
 json ops_json() {
   using enum program::Op;
   json names = json::array();
-  for (const program::Op op : {Clear, Forward, Loss, Backward, Drop, Step}) {
+  for (const program::Op op :
+       {Clear, Forward, Loss, Backward, BackwardInput, BackwardWeight, Send, Receive, Drop, Step}) {
     names[static_cast<size_t>(op)] = program::op_name(op);
   }
   return names;
@@ -79,12 +80,17 @@ json layers_json(const StepPicture& picture, const StepSums& sums) {
   return layers;
 }
 
-json sums_json(const StepSums& sums) {
-  json others = json::array();
-  for (const OpRow& row : sums.others) {
-    others.push_back({{"name", row.name}, {"seconds", pair_json(row.seconds)}});
+json rows_json(const std::vector<OpRow>& rows) {
+  json out = json::array();
+  for (const OpRow& row : rows) {
+    out.push_back({{"name", row.name}, {"seconds", pair_json(row.seconds)}});
   }
-  return {{"others", others},
+  return out;
+}
+
+json sums_json(const StepSums& sums) {
+  return {{"others", rows_json(sums.others)},
+          {"transfers", rows_json(sums.transfers)},
           {"forward", pair_json(sums.forward)},
           {"backward", pair_json(sums.backward)},
           {"all", pair_json(sums.all)},
@@ -157,9 +163,11 @@ json values_json(const program::RankProgram& rank) {
 json rank_json(const StepPicture& picture, size_t index) {
   const program::RankProgram& rank = picture.program.ranks[index];
   const std::vector<program::Resource> resources = resources_of(rank);
-  json names = json::array();
+  json names = json::array(), lanes = json::array();
   for (const program::Resource resource : resources) {
     names.push_back(resource_name(resource));
+    lanes.push_back(
+        {{"name", lane_name(picture.program, index, resource)}, {"is_low", is_low_lane(resource)}});
   }
   json residents = json::array();
   for (const program::Resident& resident : rank.residents) {
@@ -175,9 +183,18 @@ json rank_json(const StepPicture& picture, size_t index) {
           {"shows_limit", shows_limit(picture, index)},
           {"residents", residents},
           {"resources", names},
+          {"lanes", lanes},
           {"values", values_json(rank)},
           {"instructions", instructions_json(rank, resources)},
           {"sides", sides}};
+}
+
+json computing_json(const StepPicture& picture) {
+  json share = {{"predicted", computing_share(picture, picture.predicted)}};
+  if (picture.measured != nullptr) {
+    share["measured"] = computing_share(picture, *picture.measured);
+  }
+  return share;
 }
 
 json step_json(const StepPicture& picture) {
@@ -201,6 +218,8 @@ std::string data_json(const StepPicture& picture) {
              picture.program.micro_batches,
              ",\n\"step\":",
              embedded(step_json(picture)),
+             ",\n\"computing\":",
+             embedded(computing_json(picture)),
              ",\n\"ops\":",
              embedded(ops_json()),
              ",\n\"kinds\":",

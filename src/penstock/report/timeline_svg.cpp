@@ -18,11 +18,13 @@ namespace {
 
 // Pixels.
 constexpr double kWidth = 1120, kLeft = 132, kRight = 24, kMargin = 16;
-constexpr double kTitleHeight = 26, kSummaryHeight = 22, kLegendHeight = 26, kAxisHeight = 26;
+constexpr double kTitleHeight = 26, kSummaryHeight = 22, kAxisHeight = 26;
+constexpr double kLegendHeight = 26, kLegendRowHeight = 20;
 constexpr double kPanelHeadingHeight = 22, kPanelGap = 12;
 constexpr double kRoomForLimit = 120;  // panels as high as this have its name at its line
 constexpr double kLetterWidth = 6.4;   // of the 12 px text, on average
 
+constexpr double kLowLane = 0.5;  // of the height of other lanes
 constexpr int kNumTimeTicks = 10;
 
 constexpr std::string_view kInk = "#222222", kFaintInk = "#5b6470";
@@ -32,15 +34,20 @@ struct Lane {
   size_t rank = 0;
   program::Resource resource;
   bool is_measured = false;
-  double top = 0;
+  double top = 0, height = 0;
+};
+
+struct LegendEntry {
+  BarKind kind = BarKind::Forward;
+  double left = 0, top = 0;
 };
 
 // Where everything is.
 struct Layout {
   UnitAxis time, bytes;
   std::vector<Lane> lanes;
-  double lane_height = 0;
-  double legend_top = 0, lanes_top = 0, lanes_bottom = 0;
+  std::vector<LegendEntry> legend;
+  double lanes_bottom = 0;
   double panels_top = 0, panel_height = 0;  // of the curve alone
   size_t num_panels = 0;
 
@@ -61,8 +68,12 @@ struct Layout {
 };
 
 // Few lanes are high enough for names, many are low enough for a page.
-double lane_height_for(size_t num_lanes) {
-  return num_lanes <= 4 ? 26 : num_lanes <= 16 ? 18 : 12;
+double lane_height_for(const std::vector<Lane>& lanes) {
+  double count = 0;
+  for (const Lane& lane : lanes) {
+    count += is_low_lane(lane.resource) ? kLowLane / 2 : 1;
+  }
+  return count <= 4 ? 26 : count <= 16 ? 18 : 12;
 }
 
 double panel_height_for(size_t num_ranks) {
@@ -73,26 +84,66 @@ std::vector<Lane> lanes_of(const StepPicture& picture) {
   std::vector<Lane> lanes;
   for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
     for (const program::Resource resource : resources_of(picture.program.ranks[rank])) {
-      lanes.push_back({rank, resource, false, 0});
+      lanes.push_back({rank, resource, false});
       if (picture.measured != nullptr) {
-        lanes.push_back({rank, resource, true, 0});
+        lanes.push_back({rank, resource, true});
       }
     }
   }
   return lanes;
 }
 
+std::array<bool, kNumBarKinds> kinds_that_take_time(const StepPicture& picture) {
+  std::array<bool, kNumBarKinds> takes_time = {};
+  for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
+    const std::vector<BarKind> kinds = bar_kinds(picture.program.ranks[rank]);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (duration(picture.predicted.ranks[rank].spans[i]) > 0 ||
+          (picture.measured != nullptr && duration(picture.measured->ranks[rank].spans[i]) > 0)) {
+        takes_time[static_cast<size_t>(kinds[i])] = true;
+      }
+    }
+  }
+  return takes_time;
+}
+
+// In as many rows as it takes.
+std::vector<LegendEntry> legend_of(const StepPicture& picture, double top) {
+  const std::array<bool, kNumBarKinds> takes_time = kinds_that_take_time(picture);
+  std::vector<LegendEntry> entries;
+  double left = kMargin;
+  for (size_t i = 0; i < kNumBarKinds; ++i) {
+    if (takes_time[i]) {
+      const auto kind = static_cast<BarKind>(i);
+      const double width = 42 + kLetterWidth * static_cast<double>(bar_style(kind).name.size());
+      if (left + width > kWidth - kMargin) {
+        left = kMargin;
+        top += kLegendRowHeight;
+      }
+      entries.push_back({kind, left, top});
+      left += width;
+    }
+  }
+  return entries;
+}
+
+// The lanes of one resource are close together, and those between ranks close to their rank's work.
+double gap_above(const Lane& lane, double lane_height) {
+  return lane.is_measured ? 0 : is_low_lane(lane.resource) ? 1 : lane_height / 3;
+}
+
 Layout layout_of(const StepPicture& picture) {
   Layout layout = {time_axis(picture), bytes_axis(picture), lanes_of(picture)};
-  layout.lane_height = lane_height_for(layout.lanes.size());
-  layout.legend_top = kMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
-  layout.lanes_top = layout.legend_top + kLegendHeight + 6;
-  double top = layout.lanes_top;
+  const double legend_top = kMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
+  layout.legend = legend_of(picture, legend_top);
+  const double lane_height = lane_height_for(layout.lanes);
+  double top = (layout.legend.empty() ? legend_top : layout.legend.back().top) + kLegendHeight + 6;
+  bool is_first = true;
   for (Lane& lane : layout.lanes) {
-    // The two lanes of one resource are close together.
-    top += lane.is_measured || top == layout.lanes_top ? 0 : layout.lane_height / 3;
-    lane.top = top;
-    top += layout.lane_height + 1;
+    lane.height = lane_height * (is_low_lane(lane.resource) ? kLowLane : 1);
+    lane.top = top + (is_first ? 0 : gap_above(lane, lane_height));
+    top = lane.top + lane.height + 1;
+    is_first = false;
   }
   layout.lanes_bottom = top;
   layout.panels_top = top + kAxisHeight;
@@ -119,6 +170,10 @@ std::string ink(std::string_view colour, std::string_view anchor = "start") {
   return cat("text-anchor=\"", anchor, "\" fill=\"", colour, "\"");
 }
 
+std::string percent_text(double share) {
+  return cat(format_number(std::round(1000 * share) / 10), "%");
+}
+
 std::string summary(const StepPicture& picture) {
   std::string text = cat("step ", format_seconds(picture.predicted.seconds), " predicted");
   if (picture.measured != nullptr) {
@@ -128,12 +183,19 @@ std::string summary(const StepPicture& picture) {
                 ratio_text(picture.predicted.seconds, picture.measured->seconds),
                 ")");
   }
+  if (picture.program.ranks.size() > 1) {
+    text += cat("; ranks compute ", percent_text(computing_share(picture, picture.predicted)));
+    if (picture.measured != nullptr) {
+      text += cat(" (", percent_text(computing_share(picture, *picture.measured)), " measured)");
+    }
+    text += " of the time";
+  }
   const StepSums sums = step_sums(picture);
   if (sums.again.predicted > 0) {
     // Of the work of all ranks: the step itself may be shorter than that.
-    const double percent = 100 * sums.again.predicted / sums.all.predicted;
-    text +=
-        cat("; ", format_number(std::round(10 * percent) / 10), "% of the work is forward again");
+    text += cat("; ",
+                percent_text(sums.again.predicted / sums.all.predicted),
+                " of the work is forward again");
   }
   return text;
 }
@@ -149,42 +211,22 @@ std::string heading_svg(const StepPicture& picture) {
   return out + svg_text(kMargin, y, ink(kFaintInk), summary(picture));
 }
 
-std::array<bool, kNumBarKinds> kinds_that_take_time(const StepPicture& picture) {
-  std::array<bool, kNumBarKinds> takes_time = {};
-  for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
-    const std::vector<BarKind> kinds = bar_kinds(picture.program.ranks[rank]);
-    for (size_t i = 0; i < kinds.size(); ++i) {
-      if (duration(picture.predicted.ranks[rank].spans[i]) > 0 ||
-          (picture.measured != nullptr && duration(picture.measured->ranks[rank].spans[i]) > 0)) {
-        takes_time[static_cast<size_t>(kinds[i])] = true;
-      }
-    }
-  }
-  return takes_time;
-}
-
-std::string legend_svg(const StepPicture& picture, const Layout& layout) {
-  const std::array<bool, kNumBarKinds> takes_time = kinds_that_take_time(picture);
+std::string legend_svg(const Layout& layout) {
   std::string out;
-  double x = kMargin;
-  for (size_t i = 0; i < kNumBarKinds; ++i) {
-    if (takes_time[i]) {
-      const BarStyle& style = bar_style(static_cast<BarKind>(i));
-      out += rect_svg(x, layout.legend_top, 12, 12, style.fill);
-      out += svg_text(x + 18, layout.legend_top + 10.5, ink(kInk), style.name);
-      x += 42 + kLetterWidth * static_cast<double>(style.name.size());
-    }
+  for (const LegendEntry& entry : layout.legend) {
+    const BarStyle& style = bar_style(entry.kind);
+    out += rect_svg(entry.left, entry.top, 12, 12, style.fill);
+    out += svg_text(entry.left + 18, entry.top + 10.5, ink(kInk), style.name);
   }
   return out;
 }
 
-std::string lane_label(const Lane& lane, const Layout& layout, size_t num_ranks) {
-  const bool is_alone = num_ranks == 1 && layout.lanes.size() <= 2;
+std::string lane_label(const StepPicture& picture, const Layout& layout, const Lane& lane) {
+  const bool is_alone = layout.num_panels == 1 && layout.lanes.size() <= 2;
   if (is_alone || lane.is_measured) {
     return lane.is_measured ? "measured" : "predicted";
   }
-  const std::string resource = resource_name(lane.resource);
-  return num_ranks == 1 ? resource : cat("rank ", lane.rank, " ", resource);
+  return lane_name(picture.program, lane.rank, lane.resource);
 }
 
 std::string lane_svg(const StepPicture& picture, const Layout& layout, const Lane& lane) {
@@ -199,16 +241,19 @@ std::string lane_svg(const StepPicture& picture, const Layout& layout, const Lan
                         other != nullptr ? &other->ranks[lane.rank].spans : nullptr,
                         lane.is_measured ? "predicted" : "measured",
                         lane.resource,
-                        layout.lane_height,
+                        lane.height,
                         [&](double seconds) { return layout.pixel_x(seconds); }};
-  const double font = std::min(12.0, layout.lane_height - 1);
-  const std::string style =
-      cat("font-size=\"", svg_pixels(font), "\" ", ink(lane.is_measured ? kFaintInk : kInk, "end"));
+  const bool is_low = is_low_lane(lane.resource);
+  const double font = is_low ? std::clamp(lane.height, 7.0, 12.0) : std::min(12.0, lane.height - 1);
+  const std::string style = cat("font-size=\"",
+                                svg_pixels(font),
+                                "\" ",
+                                ink(lane.is_measured || is_low ? kFaintInk : kInk, "end"));
   return svg_text(kLeft - 8,
-                  lane.top + layout.lane_height / 2 + 0.35 * font,
+                  lane.top + lane.height / 2 + 0.35 * font,
                   style,
-                  lane_label(lane, layout, picture.program.ranks.size())) +
-         rect_svg(kLeft, lane.top, kWidth - kRight - kLeft, layout.lane_height, "#f3f4f6") +
+                  lane_label(picture, layout, lane)) +
+         rect_svg(kLeft, lane.top, kWidth - kRight - kLeft, lane.height, "#f3f4f6") +
          cat("<g transform=\"translate(0 ",
              svg_pixels(lane.top),
              ")\">\n",
@@ -322,7 +367,7 @@ std::string curve_legend_svg(bool has_measured, double y) {
 std::string panel_axis_svg(const Layout& layout, size_t rank) {
   std::string out;
   const double top = layout.panel_top(rank), bottom = top + layout.panel_height;
-  const int about = std::clamp(static_cast<int>(layout.panel_height / 36), 2, 6);
+  const int about = std::clamp(static_cast<int>(layout.panel_height / 36), 3, 6);
   for (const Tick& tick : layout.bytes.axis.ticks(about)) {
     const double y = layout.pixel_y(rank, tick.value * layout.bytes.unit_size);
     out += svg_line(kLeft, y, kWidth - kRight, y, "stroke=\"#e3e3e3\"");
@@ -364,7 +409,7 @@ std::string timeline_svg(const StepPicture& picture) {
   const Layout layout = layout_of(picture);
   std::string out = svg_opening(kWidth, layout.bottom() + kMargin, picture.title);
   out += heading_svg(picture);
-  out += legend_svg(picture, layout);
+  out += legend_svg(layout);
   for (const Lane& lane : layout.lanes) {
     out += lane_svg(picture, layout, lane);
   }

@@ -23,6 +23,11 @@ function fillCards() {
     addCard('Peak memory, ' + last, bytes(peak), measured === undefined ? limit :
             'predicted ' + bytes(top.sides.predicted.peak) + '; ' + limit);
   }
+  if (data.ranks.length > 1) {
+    const share = side => (100 * data.computing[side]).toFixed(1) + '%';
+    addCard('Ranks compute, ' + last, share(last), 'of the time' +
+            (measured === undefined ? '' : '; predicted ' + share('predicted')));
+  }
   const count = key => data.layers.reduce((sum, layer) => sum + layer[key], 0);
   const again = data.sums.again[SIDES.length - 1], all = data.sums.all[SIDES.length - 1];
   addCard('Forward again, ' + last, (100 * again / Math.max(1, all)).toFixed(1) + '%',
@@ -70,7 +75,8 @@ function fillTables() {
   tableRow(totals, ['', ...headings('predicted')], 1, 'th');
   const works = [['forward', sums.forward], ['of it again', sums.again],
                  ['backward', sums.backward], ...sums.others.map(one => [one.name, one.seconds]),
-                 ['all instructions', sums.all]];
+                 ['all work', sums.all],
+                 ...sums.transfers.map(one => [one.name, one.seconds])];
   for (const [name, seconds] of works) tableRow(totals, [name, ...pair(seconds)], 1, 'td');
   tableRow(totals, ['step, beginning to end', ...pair(SIDES.map(side => data.step[side]))], 1, 'td',
            'total');

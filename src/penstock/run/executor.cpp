@@ -40,10 +40,21 @@ struct Executor::Step {
 
 namespace {
 
-const program::RankProgram& sound_rank(const program::Program& program) {
+const program::RankProgram& sound_rank(const program::Program& program, comm::Group* group) {
   const program::Verdict verdict = program::verify(program);
   PENSTOCK_CHECK(verdict.is_sound(), "the program is unsound: ", verdict.violation->text);
-  return program.ranks.front();
+  const size_t ranks = group == nullptr ? 1 : static_cast<size_t>(group->size());
+  PENSTOCK_CHECK(program.ranks.size() == ranks,
+                 "a program of ",
+                 program.ranks.size(),
+                 " ranks for a group of ",
+                 ranks);
+  return program.ranks[group == nullptr ? 0 : static_cast<size_t>(group->rank())];
+}
+
+// Values of one kind and layer are sent and received in the same order.
+int64_t channel_number(const program::Value& value) {
+  return 2 * int64_t{value.layer} + (value.kind == ValueKind::Gradient ? 1 : 0);
 }
 
 }  // namespace
@@ -51,15 +62,26 @@ const program::RankProgram& sound_rank(const program::Program& program) {
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters)
+    : Executor(program, chain, parameters, /*group=*/nullptr) {}
+
+Executor::Executor(const program::Program& program,
+                   const model::Chain& chain,
+                   model::Parameters& parameters,
+                   comm::Group& group)
+    : Executor(program, chain, parameters, &group) {}
+
+Executor::Executor(const program::Program& program,
+                   const model::Chain& chain,
+                   model::Parameters& parameters,
+                   comm::Group* group)
     : program_(program),
-      rank_(sound_rank(program)),
+      group_(group),
+      rank_(sound_rank(program, group)),
       chain_(chain),
       parameters_(parameters),
       stopwatch_(device::make_stopwatch(parameters.device().where)) {
-  PENSTOCK_CHECK(program.ranks.size() == 1 && program.loss_index() == chain.size(),
+  PENSTOCK_CHECK(program.loss_index() == chain.size(),
                  "a program of ",
-                 program.ranks.size(),
-                 " ranks and ",
                  program.loss_index(),
                  " layers for a chain of ",
                  chain.size());
@@ -82,6 +104,7 @@ double Executor::run(const StepInput& input, const Update& update) {
             .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
             .scale = 1.0 / static_cast<double>(count)};
+  find_shapes(input, step.samples_each);
   memory::refuse_over_limit([&] { give_inputs(step); });
   // Everything up to the update can be recorded; the update's settings change from step to step.
   const size_t update_at = rank_.instructions.size() - 1;
@@ -99,6 +122,19 @@ double Executor::run(const StepInput& input, const Update& update) {
     loss += one.pending_sum == nullptr ? one.sum : *one.pending_sum;
   }
   return loss * step.scale;
+}
+
+// What comes from a peer is of the shape that its layer would have made.
+void Executor::find_shapes(const StepInput& input, int64_t samples) {
+  if (group_ == nullptr || !shapes_.empty()) {
+    return;
+  }
+  std::vector<int64_t> sizes = input.inputs.sizes().vec();
+  sizes[0] = samples;
+  shapes_.push_back({sizes, input.inputs.scalar_type()});
+  for (int64_t i = 0; i < chain_.size(); ++i) {
+    shapes_.push_back(chain_.layer(i).size_for(shapes_.back(), parameters_.compute_type()).output);
+  }
 }
 
 // Each micro-batch has tensors of its own, so that the program's frees free them.
@@ -154,7 +190,7 @@ bool Executor::run_recorded(Step& step) {
     } catch (const OutOfMemory& error) {
       // A graph has its memory to itself, so it may fail where a plain step fits. Nothing has run yet.
       log_warning("the step is not recorded as a graph: ", error.what());
-      step.slots.assign(rank_.values.size(), {});
+      step.slots = std::vector<Slot>(rank_.values.size());
       graph_.reset();
       graph_inputs_.clear();
       uses_graph_ = false;
@@ -205,7 +241,7 @@ void Executor::run_instructions(size_t first, size_t end, Step& step) {
       show_made(index, step);
     }
     for (const ValueId id : instruction.frees) {
-      step.slot(id) = {};
+      free(id, index, step);
     }
     stopwatch_->mark();
     const memory::Usage held = memory::usage();
@@ -254,10 +290,18 @@ void Executor::execute(const Instruction& instruction, Step& step) {
     case Op::Loss:
       return loss(instruction, step);
     case Op::Backward:
+    case Op::BackwardInput:
       return backward(instruction, step);
+    case Op::BackwardWeight:
+      return backward_weight(instruction, step);
+    case Op::Send:
+      return send(instruction, step);
+    case Op::Receive:
+      return receive(instruction, step);
     case Op::Drop:
       return;  // its frees are all it does
     case Op::Step:
+      parameters_.complete_gradients();
       return step.update();
   }
 }
@@ -308,15 +352,77 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
   Slot& saved = step.slot(find(instruction.reads, ValueKind::Saved, layer));
   const Slot& gradient = step.slot(find(instruction.reads, ValueKind::Gradient, layer + 1));
-  model::Tensors made = chain_.layer(layer).backward(parameters_.weights_of(layer),
-                                                     parameters_.gradients_of(layer),
-                                                     input.tensors,
-                                                     std::move(saved.saved),
-                                                     gradient.tensors,
-                                                     step.pass(instruction));
-  if (!instruction.makes.empty()) {
-    step.slot(instruction.makes[0]).tensors = std::move(made);
+  const ValueId made = find(instruction.makes, ValueKind::Gradient, layer);
+  model::Tensors input_gradient;
+  if (instruction.op == Op::Backward) {
+    input_gradient = chain_.layer(layer).backward(parameters_.weights_of(layer),
+                                                  parameters_.gradients_of(layer),
+                                                  input.tensors,
+                                                  std::move(saved.saved),
+                                                  gradient.tensors,
+                                                  step.pass(instruction));
+  } else {
+    const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
+    input_gradient = chain_.layer(layer).backward_input(parameters_.weights_of(layer),
+                                                        parameters_.gradients_of(layer),
+                                                        input.tensors,
+                                                        std::move(saved.saved),
+                                                        gradient.tensors,
+                                                        step.pass(instruction),
+                                                        step.slot(work).work);
   }
+  if (made >= 0) {
+    step.slot(made).tensors = std::move(input_gradient);
+  }
+}
+
+void Executor::backward_weight(const Instruction& instruction, Step& step) {
+  const int32_t layer = instruction.layer;
+  chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
+                                      parameters_.gradients_of(layer),
+                                      std::move(step.slot(instruction.reads[0]).work));
+}
+
+void Executor::send(const Instruction& instruction, Step& step) {
+  const ValueId id = instruction.reads[0];
+  Slot& slot = step.slot(id);
+  at::Tensor& tensor = slot.tensors[0];
+  tensor = tensor.contiguous();
+  slot.ticket = group_->send(instruction.resource.index,
+                             channel_number(rank_.values[static_cast<size_t>(id)]),
+                             tensor.const_data_ptr(),
+                             static_cast<int64_t>(tensor.nbytes()));
+}
+
+void Executor::receive(const Instruction& instruction, Step& step) {
+  const ValueId id = instruction.makes[0];
+  const program::Value& value = rank_.values[static_cast<size_t>(id)];
+  const model::TensorShape& shape = shapes_[static_cast<size_t>(value.layer)];
+  at::Tensor tensor =
+      at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
+  const int32_t index = static_cast<int32_t>(&instruction - rank_.instructions.data());
+  group_->receive(instruction.resource.index,
+                  channel_number(value),
+                  tensor.data_ptr(),
+                  static_cast<int64_t>(tensor.nbytes()),
+                  [&] { return describe(index); });
+  step.slot(id).tensors = {std::move(tensor)};
+}
+
+// What is on its way to a peer stays until the peer has it.
+void Executor::free(ValueId id, int32_t index, Step& step) {
+  Slot& slot = step.slot(id);
+  if (group_ != nullptr) {
+    group_->wait(slot.ticket, [&] { return describe(index); });
+  }
+  slot = {};
+}
+
+std::string Executor::describe(int32_t index) const {
+  return cat("instruction ",
+             index,
+             ", ",
+             program::describe(program_, rank_.instructions[static_cast<size_t>(index)]));
 }
 
 void Executor::show_made(int32_t index, const Step& step) const {

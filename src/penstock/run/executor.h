@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "penstock/comm/group.h"
 #include "penstock/device/step_graph.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/memory/account.h"
@@ -35,6 +36,11 @@ class Executor {
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters);
+  // One rank of a program of several: the group's. The parameters are those of its layers.
+  Executor(const program::Program& program,
+           const model::Chain& chain,
+           model::Parameters& parameters,
+           comm::Group& group);
 
   // GPU: from the second step on, everything but the update is one recorded graph. Only for chains
   // without random layers (checked).
@@ -47,8 +53,9 @@ class Executor {
   // What the program's step does. On a GPU it may return before the device has done it.
   using Update = std::function<void()>;
 
-  // One training step. The batch has as many micro-batches as the program. Returns the mean loss
-  // over all targets that count, once the device has done everything. Throws Error (exit code 1) when an allocation would break the
+  // One training step. The batch, the whole of it at every rank, has as many micro-batches as the
+  // program. Returns the mean loss over all targets that count, once the device has done everything;
+  // 0 on a rank without the loss. Throws Error (exit code 1) when an allocation would break the
   // account's limit; weights are then as before, gradients are not.
   double run(const StepInput& input, const Update& update);
 
@@ -59,15 +66,27 @@ class Executor {
   void watch(std::function<void(const Made&)> watcher) { watcher_ = std::move(watcher); }
 
  private:
+  Executor(const program::Program& program,
+           const model::Chain& chain,
+           model::Parameters& parameters,
+           comm::Group* group);
+
   struct Slot {
     model::Tensors tensors;
     model::Saved saved;
+    model::WeightWork work;
+    comm::Ticket ticket;  // of an activation or gradient on its way to a peer
   };
   struct Step;
 
   void execute(const program::Instruction& instruction, Step& step);
   void forward(const program::Instruction& instruction, Step& step);
   void backward(const program::Instruction& instruction, Step& step);
+  void backward_weight(const program::Instruction& instruction, Step& step);
+  void send(const program::Instruction& instruction, Step& step);
+  void receive(const program::Instruction& instruction, Step& step);
+  void free(program::ValueId id, int32_t index, Step& step);
+  std::string describe(int32_t index) const;
   void loss(const program::Instruction& instruction, Step& step);
   void show_made(int32_t index, const Step& step) const;
   program::ValueId find(const std::vector<program::ValueId>& ids,
@@ -75,6 +94,7 @@ class Executor {
                         int32_t layer) const;
   void run_instructions(size_t first, size_t end, Step& step);
   bool run_recorded(Step& step);  // false: the device has no room for it
+  void find_shapes(const StepInput& input, int64_t samples);
   void give_inputs(Step& step);
   at::Tensor upload(size_t given, const at::Tensor& part);
   void begin_record();
@@ -82,6 +102,7 @@ class Executor {
   [[noreturn]] void fail_limit(int32_t index, const char* what) const;
 
   const program::Program& program_;
+  comm::Group* group_;  // nothing: the only rank
   const program::RankProgram& rank_;
   const model::Chain& chain_;
   model::Parameters& parameters_;
@@ -93,6 +114,7 @@ class Executor {
   std::vector<model::Loss::Result> graph_losses_;  // where the graph leaves them
   std::vector<at::Tensor> staged_inputs_;          // GPU: pinned, one for each of rank_.given
   std::vector<at::Tensor> graph_inputs_;           // likewise, on the device: what the graph reads
+  std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
   program::Timeline measured_;
   std::function<void(const Made&)> watcher_;
 };

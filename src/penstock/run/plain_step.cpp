@@ -100,8 +100,8 @@ double accumulate_gradients(const model::Chain& chain,
                                                .first_sample = input.first_sample + first}},
                                      scale * input.loss_scale));
   }
+  parameters.complete_gradients();
   if (parameters.device().is_gpu()) {
-    parameters.complete_gradients();
     const std::unique_ptr<device::Stopwatch> stopwatch =
         device::make_stopwatch(parameters.device().where);
     stopwatch->mark();

@@ -14,6 +14,7 @@
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/run_lock.h"
+#include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/tokenizer.h"
 #include "penstock/memory/cpu_allocator.h"
@@ -23,8 +24,11 @@
 #include "penstock/run/executor.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/plain_step.h"
+#include "penstock/run/rank_forward.h"
+#include "penstock/run/rank_update.h"
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_model.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/step_records.h"
@@ -60,6 +64,18 @@ void require_same_data(const std::string& before, const std::string& now) {
   }
 }
 
+// One rank after the other: the first may write what the others then find.
+data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
+  const comm::What what = [] { return std::string("the data"); };
+  if (group.rank() > 0) {
+    group.barrier(what);
+    return open_data(recipe);
+  }
+  data::Split split = open_data(recipe);
+  group.barrier(what);
+  return split;
+}
+
 bool is_due(int64_t every, int64_t steps_done) {
   return every > 0 && steps_done % every == 0;
 }
@@ -69,17 +85,17 @@ bool is_due(int64_t every, int64_t steps_done) {
 struct Trainer::Parts {
   // The limit comes first and covers everything, measuring included; the plan comes before any
   // weights are loaded, for measuring needs an optimizer that has done nothing yet.
-  Parts(const config::Recipe& recipe, bool predicts)
+  Parts(const config::Recipe& recipe, comm::Group& group, bool predicts)
       : device(open_device(recipe)),
         limit(memory::current_account(), recipe.plan.memory_bytes()),
         seed(static_cast<uint64_t>(recipe.train.seed)),
-        lock(recipe.run.out),
-        split(open_data(recipe)),
+        split(open_in_turn(recipe, group)),
         chain(make_chain(recipe.model, device)),
-        parameters(chain, compute_type(recipe.train), seed, device),
-        optimizer(optim::make_optimizer(recipe.train, parameters)),
-        planned(plan_run(recipe, chain, parameters, *optimizer, predicts)),
-        executor(planned.result.program, chain, parameters) {
+        model(build_rank_model(recipe, chain, device, group, predicts)),
+        parameters(*model.parameters),
+        optimizer(*model.optimizer),
+        others(chain, model.parts, group),
+        executor(model.planned.result.program, chain, parameters, group) {
     if (recipe.train.precision == "float16") {
       scaler.emplace(optim::loss_scale_options(recipe.train));
     }
@@ -91,13 +107,14 @@ struct Trainer::Parts {
   device::Device device;
   memory::LimitScope limit;
   uint64_t seed;
-  checkpoint::RunLock lock;
+  std::unique_ptr<checkpoint::RunLock> lock;  // rank 0 has it
   data::Split split;
   model::Chain chain;
-  model::Parameters parameters;
-  std::unique_ptr<optim::Optimizer> optimizer;
+  RankModel model;
+  model::Parameters& parameters;
+  optim::Optimizer& optimizer;
+  run::RankUpdate others;
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
-  Planned planned;
   run::Executor executor;
   StepRecords records;
   checkpoint::TrainState state;
@@ -105,9 +122,18 @@ struct Trainer::Parts {
   std::unique_ptr<Reporter> reporter;
 };
 
-std::unique_ptr<Trainer::Parts> Trainer::make_parts(const config::Recipe& recipe, bool predicts) {
+std::unique_ptr<Trainer::Parts> Trainer::make_parts(const config::Recipe& recipe,
+                                                    comm::Group& group,
+                                                    bool predicts) {
   try {
-    return memory::refuse_over_limit([&] { return std::make_unique<Parts>(recipe, predicts); });
+    std::unique_ptr<checkpoint::RunLock> lock;
+    if (group.rank() == 0) {
+      lock = std::make_unique<checkpoint::RunLock>(recipe.run.out);
+    }
+    auto parts =
+        memory::refuse_over_limit([&] { return std::make_unique<Parts>(recipe, group, predicts); });
+    parts->lock = std::move(lock);
+    return parts;
   } catch (const memory::LimitError& error) {
     throw Error(ExitCode::Negative,
                 cat("does not fit: ",
@@ -116,17 +142,38 @@ std::unique_ptr<Trainer::Parts> Trainer::make_parts(const config::Recipe& recipe
   }
 }
 
-Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool predicts)
-    : recipe_(recipe) {
+Trainer::Trainer(const config::Recipe& recipe,
+                 const fs::path& resume,
+                 comm::Group& group,
+                 bool predicts)
+    : recipe_(recipe), group_(group) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
-  parts_ = make_parts(recipe, predicts);
+  parts_ = make_parts(recipe, group, predicts);
+  Parts& parts = *parts_;
+  load_or_start(from);
+  // Nobody moves a checkpoint while another rank reads it.
+  group.barrier([] { return std::string("the start of training"); });
+  if (group.rank() == 0) {
+    arrange_folder(from);
+    parts.reporter = std::make_unique<Reporter>(recipe, parts.state.step);
+  }
+  parts.loader =
+      std::make_unique<data::Loader>(parts.split.train,
+                                     data::LoaderOptions{.seed = parts.seed,
+                                                         .batch = recipe.train.batch,
+                                                         .first_sample = parts.state.samples_seen});
+  summary_.first_step = parts.state.step;
+  summary_.parameters = parts.chain.parameter_count();
+}
+
+void Trainer::load_or_start(const fs::path& from) {
   Parts& parts = *parts_;
   if (from.empty()) {
-    load_start_weights(recipe.model, parts.parameters);
+    load_start_weights(recipe_.model, parts.parameters);
   } else {
-    parts.state = checkpoint::load(from, recipe, parts.parameters, *parts.optimizer);
+    parts.state = checkpoint::load(from, recipe_, parts.parameters, parts.optimizer);
     require_same_data(parts.state.data, parts.split.train.fingerprint());
     log_info("resuming from ", from.string(), " at step ", parts.state.step);
   }
@@ -137,28 +184,24 @@ Trainer::Trainer(const config::Recipe& recipe, const fs::path& resume, bool pred
     }
     parts.state.loss_scale = parts.scaler->state();
   }
-  if (!from.empty() && fs::equivalent(from.parent_path(), recipe.run.out)) {
+}
+
+void Trainer::arrange_folder(const fs::path& from) {
+  const std::string& out = recipe_.run.out;
+  if (!from.empty() && fs::equivalent(from.parent_path(), out)) {
     // What came after it is given up; from now on the run stands here.
     checkpoint::point_latest(from);
-    move_later_steps_aside(recipe.run.out, parts.state.step);
+    move_later_steps_aside(out, parts_->state.step);
   } else {
-    move_earlier_run_aside(recipe.run.out);
+    move_earlier_run_aside(out);
   }
-  checkpoint::remove_leftovers(recipe.run.out);
-  parts.loader =
-      std::make_unique<data::Loader>(parts.split.train,
-                                     data::LoaderOptions{.seed = parts.seed,
-                                                         .batch = recipe.train.batch,
-                                                         .first_sample = parts.state.samples_seen});
-  parts.reporter = std::make_unique<Reporter>(recipe, parts.state.step);
-  summary_.first_step = parts.state.step;
-  summary_.parameters = parts.parameters.count();
+  checkpoint::remove_leftovers(out);
 }
 
 Trainer::~Trainer() = default;
 
 const Planned& Trainer::plan() const {
-  return parts_->planned;
+  return parts_->model.planned;
 }
 
 const program::Timeline* Trainer::measured_step() const {
@@ -180,7 +223,7 @@ Summary Trainer::run() {
            recipe_.run.out);
 
   const double began = now_seconds();
-  while (parts.state.step < steps && !was_interrupted()) {
+  while (parts.state.step < steps && !is_to_stop()) {
     train_step();
     const int64_t done = parts.state.step;
     if (done < steps && is_due(recipe_.run.validate_every, done)) {
@@ -190,7 +233,9 @@ Summary Trainer::run() {
       save();
     }
   }
-  parts.reporter->finish();
+  if (parts.reporter) {
+    parts.reporter->finish();
+  }
 
   summary_.was_interrupted = parts.state.step < steps;
   if (!summary_.was_interrupted) {
@@ -200,9 +245,12 @@ Summary Trainer::run() {
     save();
   }
   summary_.seconds = now_seconds() - began;
-  summary_.tokens_per_second = parts.reporter->tokens_per_second();
+  summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
   summary_.step_seconds = parts.records.median_seconds();
-  summary_.peak_bytes = memory::usage().peak_bytes;
+  for (const double peak : gather(static_cast<double>(memory::usage().peak_bytes))) {
+    summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
+    summary_.peak_bytes = std::max(summary_.peak_bytes, summary_.rank_peak_bytes.back());
+  }
   if (recipe_.run.sample_tokens > 0 && !summary_.was_interrupted) {
     parts.executor.release_graph();
     summary_.sample = write_sample();
@@ -224,12 +272,18 @@ void Trainer::train_step() {
                              .seed = parts.seed,
                              .step = step,
                              .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
-  const optim::UpdateSettings settings{.rate = optim::rate_at(recipe_.train, step),
-                                       .clip = recipe_.train.clip,
-                                       .loss_scale = input.loss_scale};
-  const double loss =
-      parts.executor.run(input, [&] { parts.optimizer->update(parts.parameters, settings); });
-  const optim::Updated updated = parts.optimizer->updated();
+  optim::UpdateSettings settings{.rate = optim::rate_at(recipe_.train, step),
+                                 .clip = recipe_.train.clip,
+                                 .loss_scale = input.loss_scale};
+  if (group_.size() > 1) {
+    settings.gather = [&](const optim::Squares& own) { return parts.others.gather_squares(own); };
+  }
+  const double own_loss = parts.executor.run(input, [&] {
+    parts.others.add_shared_gradients(parts.parameters);
+    parts.optimizer.update(parts.parameters, settings);
+  });
+  const double loss = sum_over_ranks(own_loss);  // it is with one of them
+  const optim::Updated updated = parts.optimizer.updated();
   if (!std::isfinite(loss)) {
     fail_diverged("loss", step + 1, recipe_.train);
   }
@@ -239,6 +293,9 @@ void Trainer::train_step() {
   parts.state.samples_seen = batch.first_sample + batch.sequences;
   parts.records.add(parts.executor.measured());
   summary_.losses.push_back(loss);
+  if (!parts.reporter) {
+    return;
+  }
   parts.reporter->show_step(
       step + 1,
       {.loss = loss,
@@ -302,25 +359,60 @@ void Trainer::validate() {
     const data::Batch batch = data::read_in_order(dataset, first, count);
     const BatchTensors tensors = as_tensors(batch);
     const run::LossSum part =
-        run::evaluate(parts.chain, parts.parameters, tensors.inputs, tensors.targets);
+        group_.size() == 1
+            ? run::evaluate(parts.chain, parts.parameters, tensors.inputs, tensors.targets)
+            : run::evaluate_stages(parts.chain,
+                                   parts.parameters,
+                                   parts.model.stages,
+                                   group_,
+                                   tensors.inputs,
+                                   tensors.targets);
     total.sum += part.sum;
     total.count += part.count;
   }
-  summary_.validation_loss = total.sum / static_cast<double>(total.count);
+  summary_.validation_loss =
+      sum_over_ranks(total.sum) / sum_over_ranks(static_cast<double>(total.count));
   if (!std::isfinite(*summary_.validation_loss)) {
     fail_diverged("validation loss", parts.state.step, recipe_.train);
   }
-  parts.reporter->show_validation(parts.state.step, *summary_.validation_loss, sequences);
+  if (parts.reporter) {
+    parts.reporter->show_validation(parts.state.step, *summary_.validation_loss, sequences);
+  }
+}
+
+std::vector<double> Trainer::gather(double own) {
+  return group_.all_gather(std::span(&own, 1), [] { return std::string("the end of the step"); });
+}
+
+double Trainer::sum_over_ranks(double own) {
+  double sum = 0;
+  for (const double one : gather(own)) {
+    sum += one;
+  }
+  return sum;
+}
+
+// Where one rank has been asked to stop, all do, after the same step.
+bool Trainer::is_to_stop() {
+  return sum_over_ranks(was_interrupted() ? 1 : 0) > 0;
 }
 
 void Trainer::save() {
-  const Parts& parts = *parts_;
-  if (!std::isfinite(optim::flat_norm(parts.parameters.flat_weights()))) {
+  Parts& parts = *parts_;
+  if (!std::isfinite(sum_over_ranks(optim::flat_norm(parts.parameters.flat_weights())))) {
     fail_diverged("weights' norm", parts.state.step, recipe_.train);
   }
   try {
     summary_.checkpoint =
-        checkpoint::save(recipe_, parts.parameters, *parts.optimizer, parts.state);
+        group_.size() == 1
+            ? checkpoint::save(recipe_, parts.parameters, parts.optimizer, parts.state)
+            : checkpoint::save_parts(recipe_,
+                                     parts.chain,
+                                     parts.model.parts,
+                                     parts.parameters,
+                                     parts.optimizer,
+                                     parts.state,
+                                     group_);
   } catch (const FileError& error) {
     const std::string last = checkpoint::list_steps(recipe_.run.out).empty()
                                  ? "there is no earlier checkpoint"
@@ -338,6 +430,12 @@ void Trainer::save() {
 }
 
 std::string Trainer::write_sample() const {
+  if (group_.size() > 1) {
+    log_warning("run.sample_tokens is set, but the model is with several ranks; penstock sample ",
+                recipe_.run.out,
+                " writes one from the checkpoint");
+    return "";
+  }
   if (recipe_.data.tokenizer != "bytes") {
     log_warning(
         "run.sample_tokens is set, but only data.tokenizer = \"bytes\" gives text; no sample");

@@ -10,6 +10,9 @@
 #include "penstock/config/recipe.h"
 #include "penstock/program/simulate.h"
 
+namespace penstock::comm {
+class Group;
+}
 namespace penstock::optim {
 struct Updated;
 }
@@ -25,7 +28,9 @@ struct Summary {
   double tokens_per_second = 0;  // of training steps; the first, which warms up, left out
   double seconds = 0;            // from the first step to the last, with all that lies between
   double step_seconds = 0;       // the median step, the first left out
-  int64_t peak_bytes = 0;        // most that tensors held at any moment, measuring included
+  // Most that tensors held at any moment, measuring included; of the rank that held most.
+  int64_t peak_bytes = 0;
+  std::vector<int64_t> rank_peak_bytes;  // of each
   int64_t parameters = 0;
   int64_t skipped_steps = 0;         // float16: their gradients overflowed
   std::filesystem::path checkpoint;  // the last one written; empty: none
@@ -40,7 +45,11 @@ class Trainer {
   // holds an earlier run moves that run aside, into a folder within.
   // With `predicts` the costs are measured even where no limit makes that necessary. Throws Error
   // (exit code 1) when the step does not fit in the recipe's limit.
-  Trainer(const config::Recipe& recipe, const std::filesystem::path& resume, bool predicts = false);
+  // Every rank of the group builds one, and calls the same functions of it.
+  Trainer(const config::Recipe& recipe,
+          const std::filesystem::path& resume,
+          comm::Group& group,
+          bool predicts = false);
   ~Trainer();
 
   // Trains until recipe.train.steps, or until Ctrl-C; saves. Throws Error.
@@ -54,7 +63,14 @@ class Trainer {
  private:
   struct Parts;
 
-  static std::unique_ptr<Parts> make_parts(const config::Recipe& recipe, bool predicts);
+  static std::unique_ptr<Parts> make_parts(const config::Recipe& recipe,
+                                           comm::Group& group,
+                                           bool predicts);
+  void load_or_start(const std::filesystem::path& from);
+  void arrange_folder(const std::filesystem::path& from);
+  bool is_to_stop();
+  std::vector<double> gather(double own);  // of all ranks
+  double sum_over_ranks(double own);
   void train_step();
   void note_update(const optim::Updated& updated);
   void validate();
@@ -62,6 +78,7 @@ class Trainer {
   std::string write_sample() const;
 
   config::Recipe recipe_;
+  comm::Group& group_;
   std::unique_ptr<Parts> parts_;
   Summary summary_;
 };

@@ -1,0 +1,129 @@
+#include "bare_schedule.h"
+
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "penstock/base/error.h"
+#include "penstock/base/units.h"
+#include "penstock/plan/bare_pipeline.h"
+#include "penstock/report/table.h"
+
+#include "arguments.h"
+
+namespace penstock::app {
+
+namespace {
+
+constexpr int64_t kMostRanks = 4096;
+
+double require_time(const std::optional<double>& time, const char* name) {
+  if (!time) {
+    throw ConfigError(cat("--schedule without a recipe needs ",
+                          name,
+                          ": what that phase of a micro-batch takes on every rank, in any unit"));
+  }
+  return *time;
+}
+
+plan::BareTimes times_of(const BareScheduleArguments& arguments) {
+  if (arguments.backward && (arguments.backward_input || arguments.backward_weight)) {
+    throw ConfigError(
+        "--backward is both halves at once; give it, or --backward-input and "
+        "--backward-weight");
+  }
+  plan::BareTimes times{.forward = require_time(arguments.forward, "--forward"),
+                        .transfer = arguments.transfer};
+  if (arguments.backward) {
+    times.backward_input = times.backward_weight = *arguments.backward / 2;
+  } else {
+    times.backward_input = require_time(arguments.backward_input, "--backward-input");
+    times.backward_weight = require_time(arguments.backward_weight, "--backward-weight");
+  }
+  return times;
+}
+
+void print_table(const plan::BarePipeline& bare) {
+  report::Table table({{"rank", report::Align::Right},
+                       {"in flight", report::Align::Right},
+                       {"busy", report::Align::Right},
+                       {"of the step", report::Align::Right}});
+  for (size_t rank = 0; rank < bare.in_flight.size(); ++rank) {
+    const auto& busy = bare.timeline.ranks[rank].busy_seconds;
+    const auto compute = busy.find(program::Resource{});
+    const double seconds = compute == busy.end() ? 0 : compute->second;
+    char share[32];
+    std::snprintf(share, sizeof share, "%.1f %%", bare.step > 0 ? 100 * seconds / bare.step : 0);
+    table.add_row({cat(rank), format_number(bare.in_flight[rank]), format_number(seconds), share});
+  }
+  std::printf("step %s, bubble %.2f %%\n\n%s",
+              format_number(bare.step).c_str(),
+              100 * bare.bubble,
+              table.text().c_str());
+}
+
+}  // namespace
+
+void add_bare_schedule_arguments(CLI::App& command, BareScheduleArguments& arguments) {
+  const auto add_time = [&](const char* name, std::optional<double>& time, const char* help) {
+    command.add_option(name, time, help)->check(CLI::Range(0.0, 1e12))->type_name("TIME");
+  };
+  command.add_option("--ranks", arguments.ranks, "ranks of a pipeline of bare numbers")
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->type_name("N");
+  add_time(
+      "--forward", arguments.forward, "what a micro-batch's forward takes on a rank, in any unit");
+  add_time("--backward-input", arguments.backward_input, "likewise, the gradient of its input");
+  add_time(
+      "--backward-weight", arguments.backward_weight, "likewise, the gradients of its weights");
+  add_time("--backward", arguments.backward, "instead of both, in equal halves");
+  command.add_option("--transfer", arguments.transfer, "latency of a message between ranks")
+      ->check(CLI::Range(0.0, 1e12))
+      ->type_name("TIME");
+}
+
+bool is_bare_schedule(const BareScheduleArguments& arguments) {
+  return arguments.ranks > 0 || arguments.forward.has_value();
+}
+
+int simulate_bare_schedule(const BareScheduleArguments& arguments,
+                           const PlanArguments& plan,
+                           const PictureArguments& pictures) {
+  if (plan.schedule.empty()) {
+    throw ConfigError(
+        cat("a pipeline of bare numbers needs --schedule: ", join(schedule::kind_names(), ", ")));
+  }
+  if (!plan.memory.empty() || !plan.recompute.empty() || !plan.cuts.empty() || plan.pipeline > 0) {
+    throw ConfigError(
+        "a pipeline of bare numbers has no layers and no bytes: --memory, --recompute, --cuts and "
+        "--pipeline are for a recipe or a cost table");
+  }
+  const schedule::Kind kind = schedule::parse_kind(plan.schedule);
+  const plan::BareTimes times = times_of(arguments);
+  if (arguments.ranks < 1 || plan.micro_batches < 1) {
+    throw ConfigError("a pipeline of bare numbers needs --ranks and --micro-batches");
+  }
+  require_writable(pictures);
+  require_writable(plan.program);
+  const plan::BarePipeline bare =
+      plan::run_bare_pipeline(kind,
+                              static_cast<int32_t>(arguments.ranks),
+                              static_cast<int32_t>(plan.micro_batches),
+                              static_cast<int32_t>(plan.chunks > 0 ? plan.chunks : 2),
+                              times);
+  write_program_file(plan, bare.program);
+  const std::string title =
+      cat(plan.schedule, ", ", arguments.ranks, " ranks, ", plan.micro_batches, " micro-batches");
+  write_pictures({title, bare.program, bare.timeline}, pictures);
+  if (plan.recipe.as_json) {
+    const nlohmann::ordered_json json{
+        {"step", bare.step}, {"bubble", bare.bubble}, {"in_flight", bare.in_flight}};
+    std::printf("%s\n", json.dump().c_str());
+  } else {
+    print_table(bare);
+  }
+  return 0;
+}
+
+}  // namespace penstock::app

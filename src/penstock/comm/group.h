@@ -1,0 +1,104 @@
+// The ranks of a job, and raw bytes between them. One interface over threads of one process
+// (local.h) and processes started by mpirun or srun (mpi.h).
+//
+// Nothing waits in silence: every wait says for whom and for what, ends when a peer fails, and ends
+// with a Timeout that all ranks hear of. After either the group is of no use any more.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/comm/failure.h"
+#include "penstock/comm/wait.h"
+
+namespace penstock::comm {
+
+// A send under way, as its group sees it.
+class Sending {
+ public:
+  virtual ~Sending() = default;
+};
+
+// Stands for a send until it is waited for. To drop it before then is to withdraw the message, so
+// keep it beside the bytes and let it go first; not after its group.
+class Ticket {
+ public:
+  Ticket() = default;
+
+ private:
+  friend class Group;
+  explicit Ticket(std::unique_ptr<Sending> sending) : sending_(std::move(sending)) {}
+
+  std::unique_ptr<Sending> sending_;
+};
+
+// Belongs to one thread, the one that runs its rank.
+class Group {
+ public:
+  // Channels are numbered from 0; some MPI libraries have no more than this.
+  static constexpr int64_t kNumChannels = int64_t{1} << 18;
+
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  virtual ~Group() = default;
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+
+  // Starts to send. The bytes must stay as they are until the ticket is done. Messages of one
+  // channel between two ranks arrive in order; channels do not hold up each other.
+  [[nodiscard]] Ticket send(int32_t peer, int64_t channel, const void* data, int64_t bytes);
+
+  // Whether the bytes may be changed or freed.
+  bool is_done(Ticket& ticket);
+  void wait(Ticket& ticket, const What& what);
+
+  // Waits for the next message of the channel. One of another size is an error.
+  void receive(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what);
+
+  // All ranks call these, in the same order. Each is a message from rank to rank, so that a wait
+  // names the rank that is late; meant for what is small, or done once.
+  void barrier(const What& what);
+  // Every rank gives as many values; the answer has those of rank 0 first.
+  std::vector<double> all_gather(std::span<const double> values, const What& what);
+  void broadcast(int32_t root, void* data, int64_t bytes, const What& what);
+
+  // The longest that a wait may last.
+  void set_timeout(double seconds);
+  double timeout() const { return timeout_; }
+
+  // Tells all ranks that this one ends: their next wait, or the present one, throws a PeerError.
+  virtual void fail(const Failure& failure) = 0;
+
+ protected:
+  Group(int32_t rank, int32_t size);
+
+  InternalError wrong_size(int32_t peer,
+                           int64_t expected_bytes,
+                           const std::string& sent_bytes,
+                           const What& what) const;
+
+ private:
+  // As above, with arguments that were checked; also the group's own channel, numbered
+  // kNumChannels.
+  virtual std::unique_ptr<Sending> start_send(int32_t peer,
+                                              int64_t channel,
+                                              const void* data,
+                                              int64_t bytes) = 0;
+  virtual bool is_sent(Sending& sending) = 0;
+  virtual void finish_send(Sending& sending, const What& what) = 0;
+  virtual void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) = 0;
+
+  void check_message(int32_t peer, int64_t channel, const void* data, int64_t bytes) const;
+  Ticket send_to_group(int32_t peer, const void* data, int64_t bytes);
+
+  const int32_t rank_;
+  const int32_t size_;
+  double timeout_ = 600;
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,20 @@
+// Ranks as processes, started by mpirun or srun: 'mpirun -n 4 penstock train ...'. Where MPI was
+// not found when Penstock was built, no_mpi.cpp stands in.
+#pragma once
+
+#include <functional>
+
+#include "penstock/comm/group.h"
+
+namespace penstock::comm {
+
+// Runs `work` as this process's rank of a job whose launcher started several (launched_ranks() is
+// more than 1); once per process. What it throws is told to the other ranks, and goes on to the
+// caller, who writes its line and then calls end_mpi.
+void run_mpi(const std::function<void(Group&)>& work);
+
+// The last call of main. Where run_mpi has thrown, ends the whole job with this exit code, ranks
+// that hang included; where another rank does that, leaves it the time to.
+void end_mpi(int exit_code);
+
+}  // namespace penstock::comm

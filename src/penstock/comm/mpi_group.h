@@ -1,0 +1,59 @@
+// The group of a job whose ranks are processes. Each call of MPI is short: waits are polls, which
+// also look for a peer's failure, for the time-out, and for the launcher's request to stop.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <mpi.h>
+
+#include "penstock/comm/group.h"
+#include "penstock/comm/mpi_sends.h"
+
+namespace penstock::comm {
+
+// What a failing rank sends to the others.
+struct Notice {
+  int32_t code = 0;
+  std::array<char, 1020> line = {};
+};
+
+class MpiGroup final : public Group {
+ public:
+  // After MPI_Init, on all ranks at once.
+  MpiGroup(int32_t rank, int32_t size);
+
+  // Waits for all ranks, and says goodbye to MPI. Only where nothing failed.
+  void close();
+
+  void fail(const Failure& failure) override;
+
+ private:
+  std::unique_ptr<Sending> start_send(int32_t peer,
+                                      int64_t channel,
+                                      const void* data,
+                                      int64_t bytes) override;
+  bool is_sent(Sending& sending) override;
+  void finish_send(Sending& sending, const What& what) override;
+  void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) override;
+  int64_t take_piece(int32_t peer, int64_t channel, void* data, int64_t room, const What& what);
+
+  template <typename Condition>
+  void poll(int32_t peer, const What& what, const Condition& is_met);
+  void hear_notice();
+
+  const double seconds_to_stop_;
+  MPI_Comm messages_ = MPI_COMM_NULL;
+  MPI_Comm notices_ = MPI_COMM_NULL;
+  Notice heard_;
+  MPI_Request listening_ = MPI_REQUEST_NULL;
+  Notice said_;
+  std::vector<MPI_Request> saying_;
+  std::optional<Failure> failure_;
+  MpiSends sends_;
+};
+
+}  // namespace penstock::comm

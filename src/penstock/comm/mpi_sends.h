@@ -1,0 +1,55 @@
+// The sends that MPI has under way. It moves bytes only inside its calls, so while a rank computes,
+// a thread makes some: without it, a large message over TCP would wait for the sender's next call.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include <mpi.h>
+
+#include "penstock/comm/group.h"
+
+namespace penstock::comm {
+
+// Throws what MPI says of a call that failed.
+void check_mpi(int result, const char* call);
+
+class MpiSends;
+
+struct MpiSending : Sending {
+  MpiSending(MpiSends& its_list, int32_t its_peer) : list(its_list), peer(its_peer) {}
+  ~MpiSending() override;
+
+  MpiSends& list;
+  const int32_t peer;
+  std::vector<MPI_Request> requests;  // none left: done
+};
+
+class MpiSends {
+ public:
+  MpiSends();
+
+  // For every call of MPI, by whichever thread.
+  std::mutex& mutex() { return mutex_; }
+
+  // All these with the mutex held.
+  void add(MpiSending& sending);
+  bool is_done(MpiSending& sending);
+  void forget(MpiSending& sending);
+
+ private:
+  void run(const std::stop_token& stop);
+
+  std::mutex mutex_;
+  std::condition_variable_any has_more_;
+  std::vector<MpiSending*> under_way_;
+
+  // Last, so that it is stopped and joined before anything it uses goes.
+  std::jthread thread_;
+};
+
+}  // namespace penstock::comm

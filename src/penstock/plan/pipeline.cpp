@@ -1,0 +1,61 @@
+#include "penstock/plan/pipeline.h"
+
+#include "penstock/base/error.h"
+
+namespace penstock::plan {
+
+std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table,
+                                                          const std::vector<int32_t>& cuts,
+                                                          int32_t micro_batches) {
+  std::vector<std::vector<StageOperations>> all;
+  for (size_t stage = 0; stage + 1 < cuts.size(); ++stage) {
+    StageOperations one;
+    if (cuts[stage + 1] == static_cast<int32_t>(table.layers.size())) {
+      one.backward.push_back({OperationKind::Loss, cuts[stage + 1]});
+    }
+    for (int32_t layer = cuts[stage]; layer < cuts[stage + 1]; ++layer) {
+      one.forward.push_back({OperationKind::ForwardAll, layer});
+    }
+    for (int32_t layer = cuts[stage + 1] - 1; layer >= cuts[stage]; --layer) {
+      one.backward.push_back({OperationKind::Backward, layer});
+    }
+    all.emplace_back(static_cast<size_t>(micro_batches), one);
+  }
+  return all;
+}
+
+std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
+                                                              const Pipeline& pipeline) {
+  struct Bytes {
+    int64_t parameters = 0, gradients = 0, optimizer = 0;
+  };
+  std::vector<Bytes> bytes(pipeline.schedule.turns.size());
+  const auto add = [](Bytes& sum, const auto& cost) {
+    sum.parameters += cost.parameter_bytes;
+    sum.gradients += cost.gradient_bytes;
+    sum.optimizer += cost.optimizer_bytes;
+  };
+  for (size_t stage = 0; stage < pipeline.schedule.rank_of.size(); ++stage) {
+    Bytes& sum = bytes[static_cast<size_t>(pipeline.schedule.rank_of[stage])];
+    for (int32_t layer = pipeline.cuts[stage]; layer < pipeline.cuts[stage + 1]; ++layer) {
+      add(sum, table.layers[static_cast<size_t>(layer)]);
+    }
+    if (stage + 1 == pipeline.schedule.rank_of.size()) {
+      add(sum, table.loss);
+    }
+  }
+  std::vector<std::vector<program::Resident>> all;
+  for (const Bytes& sum : bytes) {
+    std::vector<program::Resident>& residents = all.emplace_back();
+    for (const auto& [name, held] : {std::pair{"weights", sum.parameters},
+                                     std::pair{"gradients", sum.gradients},
+                                     std::pair{"optimizer state", sum.optimizer}}) {
+      if (held > 0) {
+        residents.push_back({name, held});
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace penstock::plan

@@ -1,0 +1,56 @@
+// A pipeline's plan and the program that it becomes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "penstock/plan/operations.h"
+#include "penstock/program/program.h"
+#include "penstock/schedule/schedule.h"
+
+namespace penstock::plan {
+
+// What one micro-batch does at one stage: first a sweep that leaves what is held, later the way back
+// from there. `backward` of the last stage begins with the loss. Layers are those of the chain.
+struct StageOperations {
+  Operations forward;
+  Operations backward;
+
+  bool operator==(const StageOperations&) const = default;
+};
+
+// Seconds of a message between ranks: latency + bytes / bandwidth.
+struct LinkCost {
+  double latency_s = 0;
+  double bytes_per_s = 0;  // 0: infinite
+
+  double seconds(int64_t bytes) const {
+    return latency_s + (bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s : 0);
+  }
+};
+
+struct Pipeline {
+  schedule::Schedule schedule;
+  // Stage s has layers cuts[s] .. cuts[s + 1] - 1; cuts[0] is 0, the last is the number of layers.
+  // The loss belongs to the last stage.
+  std::vector<int32_t> cuts;
+  std::vector<std::vector<StageOperations>> operations;  // by stage and micro-batch
+  LinkCost link;
+};
+
+// Every layer keeps all, at every stage.
+std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table,
+                                                          const std::vector<int32_t>& cuts,
+                                                          int32_t micro_batches);
+
+// residents: of each rank. limit_bytes: of every rank; 0: none. Micro-batches are those of the schedule.
+program::Program lower_pipeline(const CostTable& table,
+                                const Pipeline& pipeline,
+                                const std::vector<std::vector<program::Resident>>& residents,
+                                int64_t limit_bytes);
+
+// The parameters, gradients and optimizer state of each rank's layers, by the table's own columns.
+std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
+                                                              const Pipeline& pipeline);
+
+}  // namespace penstock::plan

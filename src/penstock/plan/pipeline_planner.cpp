@@ -1,0 +1,198 @@
+#include "penstock/plan/pipeline_planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "penstock/base/error.h"
+#include "penstock/plan/cuts.h"
+#include "penstock/program/simulate.h"
+#include "penstock/program/verify.h"
+
+namespace penstock::plan {
+
+namespace {
+
+constexpr schedule::Kind kAllKinds[] = {schedule::Kind::OneFOneB,
+                                        schedule::Kind::GPipe,
+                                        schedule::Kind::Interleaved,
+                                        schedule::Kind::ZeroBubbleH1,
+                                        schedule::Kind::ZeroBubbleV};
+
+int64_t bytes_of(const std::vector<program::Resident>& residents) {
+  int64_t bytes = 0;
+  for (const program::Resident& resident : residents) {
+    bytes += resident.bytes;
+  }
+  return bytes;
+}
+
+// The share of the step in which ranks do not compute.
+double idle_share(const program::Timeline& timeline) {
+  double busy = 0;
+  for (const program::RankTimeline& rank : timeline.ranks) {
+    const auto compute = rank.busy_seconds.find(program::Resource{});
+    busy += compute == rank.busy_seconds.end() ? 0 : compute->second;
+  }
+  const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
+  return all > 0 ? 1 - busy / all : 0;
+}
+
+class PipelinePlanner {
+ public:
+  PipelinePlanner(const CostTable& table, const PipelineRequest& request, schedule::Kind kind)
+      : table_(table), request_(request) {
+    result_.kind = kind;
+    Pipeline& pipeline = result_.pipeline;
+    pipeline.link = request.link;
+    pipeline.schedule =
+        schedule::make_schedule(kind, request.ranks, request.micro_batches, request.chunks);
+    pipeline.cuts = find_cuts();
+    residents_ =
+        request.residents ? request.residents(pipeline) : residents_by_rank(table, pipeline);
+  }
+
+  PipelineResult run() {
+    // What the slots are chosen by is close to what the program holds, and not above it everywhere:
+    // where the program goes over, less is asked for.
+    int64_t margin = 0;
+    constexpr int kTries = 4;
+    for (int tries = 0; tries < kTries; ++tries) {
+      const SlotsAnswer answer = choose(margin);
+      lower(answer);
+      const int64_t over = most_over();
+      result_.is_feasible = answer.is_feasible && over <= 0;
+      if (!answer.is_feasible || over <= 0) {
+        break;
+      }
+      margin += over;
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<int32_t> find_cuts() const {
+    const schedule::Schedule& schedule = result_.pipeline.schedule;
+    const int32_t layers = static_cast<int32_t>(table_.layers.size());
+    if (!request_.first_layers.empty()) {
+      return check_cuts(request_.first_layers, layers, schedule.stages());
+    }
+    CutRequest request{.rank_of = schedule.rank_of, .link = request_.link};
+    if (request_.limit_bytes > 0) {
+      request.memory =
+          request_.mode == SlotMode::KeepAll ? CutMemory::KeepAll : CutMemory::Recompute;
+      request.limit_bytes.assign(static_cast<size_t>(request_.ranks), request_.limit_bytes);
+      const std::vector<double> in_flight = schedule::most_in_flight(schedule);
+      for (const int32_t rank : schedule.rank_of) {
+        request.in_flight.push_back(
+            static_cast<int32_t>(std::ceil(in_flight[static_cast<size_t>(rank)])));
+      }
+    }
+    return choose_cuts(table_, schedule.stages(), request);
+  }
+
+  SlotsAnswer choose(int64_t margin) const {
+    SlotsRequest request{.table = table_,
+                         .schedule = result_.pipeline.schedule,
+                         .cuts = result_.pipeline.cuts,
+                         .link = request_.link,
+                         .mode = request_.mode};
+    if (request_.limit_bytes > 0) {
+      for (const std::vector<program::Resident>& residents : residents_) {
+        request.limit_bytes.push_back(request_.limit_bytes - bytes_of(residents) - margin);
+      }
+    }
+    return choose_slots(request);
+  }
+
+  void lower(const SlotsAnswer& answer) {
+    result_.pipeline.operations = answer.operations;
+    result_.recomputed_forwards = answer.recomputed_forwards;
+    result_.program = lower_pipeline(table_, result_.pipeline, residents_, /*limit_bytes=*/0);
+    result_.peak_bytes.clear();
+    result_.least_bytes.clear();
+    for (size_t rank = 0; rank < residents_.size(); ++rank) {
+      result_.peak_bytes.push_back(program::replay_peak(result_.program.ranks[rank]).bytes);
+      result_.least_bytes.push_back(
+          answer.is_feasible ? result_.peak_bytes.back()
+                             : std::max(result_.peak_bytes.back(),
+                                        answer.least_bytes[rank] + bytes_of(residents_[rank])));
+    }
+  }
+
+  int64_t most_over() const {
+    int64_t over = 0;
+    for (const int64_t peak : result_.peak_bytes) {
+      over = std::max(over, peak - request_.limit_bytes);
+    }
+    return request_.limit_bytes > 0 ? over : 0;
+  }
+
+  void finish() {
+    for (program::RankProgram& rank : result_.program.ranks) {
+      rank.limit_bytes = result_.is_feasible ? request_.limit_bytes : 0;
+    }
+    const program::Verdict verdict = program::verify(result_.program);
+    PENSTOCK_CHECK(verdict.is_sound(), "an unsound pipeline: ", verdict.violation->text);
+    for (size_t rank = 0; rank < verdict.peaks.size(); ++rank) {
+      const int32_t at = verdict.peaks[rank].instruction;
+      result_.binding.push_back(
+          at < 0 ? "weights, state and inputs"
+                 : describe(result_.program,
+                            result_.program.ranks[rank].instructions[static_cast<size_t>(at)]));
+    }
+    const program::Timeline timeline = program::simulate(result_.program);
+    result_.step_s = timeline.seconds;
+    result_.bubble = idle_share(timeline);
+  }
+
+  const CostTable& table_;
+  const PipelineRequest& request_;
+  std::vector<std::vector<program::Resident>> residents_;
+  PipelineResult result_;
+};
+
+bool is_better(const PipelineResult& a, const PipelineResult& b) {
+  if (a.is_feasible != b.is_feasible) {
+    return a.is_feasible;
+  }
+  return a.step_s < b.step_s;
+}
+
+// Those that have enough layers; where none has, the error says so for the plainest.
+std::vector<schedule::Kind> candidates(const CostTable& table, const PipelineRequest& request) {
+  std::vector<schedule::Kind> kinds;
+  for (const schedule::Kind kind : kAllKinds) {
+    const int64_t stages = int64_t{request.ranks} * schedule::stages_per_rank(kind, request.chunks);
+    const bool has_cuts = request.first_layers.empty() ||
+                          static_cast<int64_t>(request.first_layers.size()) + 1 == stages;
+    if (stages <= static_cast<int64_t>(table.layers.size()) && has_cuts) {
+      kinds.push_back(kind);
+    }
+  }
+  return kinds.empty() ? std::vector{kAllKinds[0]} : kinds;
+}
+
+}  // namespace
+
+PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request) {
+  if (request.kind) {
+    return PipelinePlanner(table, request, *request.kind).run();
+  }
+  std::vector<PipelineResult> results;
+  for (const schedule::Kind kind : candidates(table, request)) {
+    results.push_back(PipelinePlanner(table, request, kind).run());
+  }
+  std::stable_sort(results.begin(), results.end(), is_better);
+  PipelineResult best = std::move(results.front());
+  for (size_t i = 1; i < results.size(); ++i) {
+    const std::vector<int64_t>& peaks = results[i].peak_bytes;
+    best.runners_up.push_back({results[i].kind,
+                               results[i].is_feasible,
+                               results[i].step_s,
+                               *std::max_element(peaks.begin(), peaks.end())});
+  }
+  return best;
+}
+
+}  // namespace penstock::plan

@@ -1,0 +1,55 @@
+// From a cost table to the plan of a pipeline: which schedule, where the layers are cut, what each
+// micro-batch keeps at each stage; or to the reasons why there is none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/plan/pipeline.h"
+#include "penstock/plan/slots.h"
+
+namespace penstock::plan {
+
+using Residents = std::vector<std::vector<program::Resident>>;  // of each rank
+
+struct PipelineRequest {
+  std::optional<schedule::Kind> kind;  // nothing: the one with the shortest step
+  int32_t ranks = 1;
+  int32_t micro_batches = 1;
+  int32_t chunks = 2;
+  std::vector<int32_t> first_layers;  // of the stages after the first; empty: chosen
+  SlotMode mode = SlotMode::KeepAll;
+  int64_t limit_bytes = 0;  // of every rank; 0: none
+  LinkCost link;
+  std::function<Residents(const Pipeline&)> residents;  // nothing: residents_by_rank
+};
+
+struct PipelineResult {
+  bool is_feasible = false;
+  schedule::Kind kind = schedule::Kind::OneFOneB;
+  Pipeline pipeline;         // where it is not feasible: with the least bytes that were found
+  program::Program program;  // verified; of `pipeline`
+  double step_s = 0;
+  double bubble = 0;                 // share of the step in which ranks do not compute
+  std::vector<int64_t> peak_bytes;   // of each rank
+  std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do
+  std::vector<std::string> binding;  // of each rank: the instruction that holds most
+  int64_t recomputed_forwards = 0;
+
+  // The other schedules that were looked at.
+  struct RunnerUp {
+    schedule::Kind kind;
+    bool is_feasible;
+    double step_s;
+    int64_t peak_bytes;  // of the rank that holds most
+  };
+  std::vector<RunnerUp> runners_up;
+};
+
+// ConfigError for cuts that are none, and for more stages than layers.
+PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request);
+
+}  // namespace penstock::plan

@@ -1,0 +1,141 @@
+#include "penstock/plan/rank_memory.h"
+
+#include <algorithm>
+
+namespace penstock::plan {
+
+namespace {
+
+using schedule::Phase;
+
+// The bytes beside what the items hold of their own, turn after turn.
+class Beside {
+ public:
+  Beside(const CostTable& table,
+         const schedule::Schedule& schedule,
+         const std::vector<int32_t>& cuts,
+         int32_t rank)
+      : table_(table), schedule_(schedule), cuts_(cuts), rank_(rank) {
+    const size_t stages = static_cast<size_t>(schedule.stages());
+    has_sent_.assign(stages, 0);
+    has_sent_back_.assign(stages, 0);
+    if (is_here(0)) {
+      bytes_ += schedule.micro_batches * table.input_bytes();
+    }
+    if (is_here(schedule.stages() - 1)) {
+      bytes_ += schedule.micro_batches * table.target_bytes;
+    }
+  }
+
+  // What there is while the turn runs, without what has become its own.
+  int64_t begin(const schedule::Turn& turn) {
+    if (turn.phase == Phase::Forward) {
+      if (turn.stage == 0 || is_here(turn.stage - 1)) {
+        bytes_ -= input_bytes(turn.stage);
+      }
+      if (turn.stage + 1 == schedule_.stages()) {
+        bytes_ -= table_.target_bytes;
+      }
+    } else if (turn.phase != Phase::BackwardWeight && is_here(turn.stage + 1)) {
+      bytes_ -= input_bytes(turn.stage + 1);
+    }
+    return bytes_;
+  }
+
+  // What it leaves for others: to the next stage here it waits, to one elsewhere it is on its way
+  // until the next message.
+  void end(const schedule::Turn& turn) {
+    const size_t at = static_cast<size_t>(turn.stage);
+    if (turn.phase == Phase::Forward && turn.stage + 1 < schedule_.stages()) {
+      if (is_here(turn.stage + 1) || has_sent_[at] == 0) {
+        bytes_ += input_bytes(turn.stage + 1);
+      }
+      has_sent_[at] = 1;
+    }
+    const bool is_backward = turn.phase == Phase::Backward || turn.phase == Phase::BackwardInput;
+    if (is_backward && turn.stage > 0) {
+      if (is_here(turn.stage - 1) || has_sent_back_[at] == 0) {
+        bytes_ += input_bytes(turn.stage);
+      }
+      has_sent_back_[at] = 1;
+    }
+  }
+
+ private:
+  bool is_here(int32_t stage) const {
+    return stage < schedule_.stages() && schedule_.rank_of[static_cast<size_t>(stage)] == rank_;
+  }
+  int64_t input_bytes(int32_t stage) const {
+    return table_.layers[static_cast<size_t>(cuts_[static_cast<size_t>(stage)])].input_bytes;
+  }
+
+  const CostTable& table_;
+  const schedule::Schedule& schedule_;
+  const std::vector<int32_t>& cuts_;
+  const int32_t rank_;
+  int64_t bytes_ = 0;
+  std::vector<char> has_sent_, has_sent_back_;  // by stage
+};
+
+}  // namespace
+
+RankMemory::RankMemory(const CostTable& table,
+                       const schedule::Schedule& schedule,
+                       const std::vector<int32_t>& cuts,
+                       int32_t rank) {
+  std::vector<size_t> first_item(static_cast<size_t>(schedule.stages()), 0);
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage) {
+    if (schedule.rank_of[static_cast<size_t>(stage)] == rank) {
+      first_item[static_cast<size_t>(stage)] = items_.size();
+      stages_.push_back(stage);
+      for (int32_t micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
+        items_.push_back({stage, micro_batch});
+      }
+    }
+  }
+  Beside beside(table, schedule, cuts, rank);
+  for (const schedule::Turn& turn : schedule.turns[static_cast<size_t>(rank)]) {
+    moments_.push_back(
+        {turn.phase,
+         first_item[static_cast<size_t>(turn.stage)] + static_cast<size_t>(turn.micro_batch),
+         beside.begin(turn)});
+    beside.end(turn);
+  }
+}
+
+template <typename Counts>
+int32_t RankMemory::most_of(const Counts& counts) const {
+  int32_t now = 0, most = 0;
+  for (const Moment& moment : moments_) {
+    if (moment.phase != Phase::BackwardWeight && counts(items_[moment.item].stage)) {
+      now += moment.phase == Phase::Forward ? 1 : -1;
+      most = std::max(most, now);
+    }
+  }
+  return most;
+}
+
+int32_t RankMemory::most_in_flight(int32_t stage) const {
+  return most_of([&](int32_t other) { return other == stage; });
+}
+
+int32_t RankMemory::most_in_flight() const {
+  return most_of([](int32_t) { return true; });
+}
+
+std::vector<size_t> RankMemory::items_at(int32_t turn) const {
+  std::vector<char> is_held(items_.size(), 0);
+  for (int32_t i = 0; i <= turn; ++i) {
+    const Moment& moment = moments_[static_cast<size_t>(i)];
+    is_held[moment.item] = i == turn || moment.phase == Phase::Forward ? 1 : 0;
+  }
+  std::vector<size_t> items;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    if (is_held[item] != 0) {
+      items.push_back(item);
+    }
+  }
+  return items;
+}
+
+}  // namespace penstock::plan

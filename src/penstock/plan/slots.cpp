@@ -1,0 +1,110 @@
+#include "penstock/plan/slots.h"
+
+#include <limits>
+
+#include "penstock/base/error.h"
+#include "penstock/plan/slot_search.h"
+
+namespace penstock::plan {
+
+namespace {
+
+bool splits_backward(const schedule::Schedule& schedule) {
+  for (const std::vector<schedule::Turn>& turns : schedule.turns) {
+    for (const schedule::Turn& turn : turns) {
+      if (turn.phase == schedule::Phase::BackwardInput) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::vector<RankSlots::Choices> all_choices(const SlotsRequest& request, bool splits) {
+  std::vector<RankSlots::Choices> all;
+  const auto kept = keep_everything(request.table, request.cuts, 1);
+  for (int32_t stage = 0; stage < request.schedule.stages(); ++stage) {
+    if (request.mode == SlotMode::KeepAll) {
+      const StageOperations& operations = kept[static_cast<size_t>(stage)][0];
+      all.push_back({{operations, use_of(request.table, request.cuts, stage, operations, splits)}});
+    } else {
+      all.push_back(StageRotor(request.table, request.cuts, stage, splits).choices());
+    }
+  }
+  return all;
+}
+
+std::vector<double> transfer_seconds(const SlotsRequest& request) {
+  std::vector<double> seconds;
+  for (size_t stage = 0; stage + 2 < request.cuts.size(); ++stage) {
+    const size_t next = static_cast<size_t>(request.cuts[stage + 1]);
+    seconds.push_back(request.link.seconds(request.table.layers[next].input_bytes));
+  }
+  return seconds;
+}
+
+void fill_in(const SlotsRequest& request,
+             const std::vector<RankSlots>& ranks,
+             const SlotSearch::Assignments& assignments,
+             SlotsAnswer& answer) {
+  answer.operations.assign(
+      request.schedule.rank_of.size(),
+      std::vector<StageOperations>(static_cast<size_t>(request.schedule.micro_batches)));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    answer.peak_bytes.push_back(ranks[rank].peak(assignments[rank]).bytes);
+    for (size_t item = 0; item < assignments[rank].size(); ++item) {
+      const auto [stage, micro_batch] = ranks[rank].memory().items()[item];
+      const StageOperations& operations =
+          ranks[rank].choices_of(item)[static_cast<size_t>(assignments[rank][item])].operations;
+      answer.recomputed_forwards += recomputed_forwards(request.cuts, stage, operations);
+      answer.operations[static_cast<size_t>(stage)][static_cast<size_t>(micro_batch)] = operations;
+    }
+  }
+}
+
+}  // namespace
+
+SlotsAnswer choose_slots(const SlotsRequest& request) {
+  const schedule::Schedule& schedule = request.schedule;
+  PENSTOCK_CHECK(request.cuts.size() == schedule.rank_of.size() + 1,
+                 "cuts that do not belong to the schedule");
+  PENSTOCK_CHECK(request.limit_bytes.empty() || request.limit_bytes.size() == schedule.turns.size(),
+                 "limits that do not belong to the schedule");
+  const std::vector<RankSlots::Choices> choices = all_choices(request, splits_backward(schedule));
+  std::vector<int64_t> limits = request.limit_bytes;
+  if (limits.empty()) {
+    limits.assign(schedule.turns.size(), std::numeric_limits<int64_t>::max() / 2);
+  }
+  std::vector<RankMemory> memories;
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+    memories.emplace_back(request.table, schedule, request.cuts, rank);
+  }
+  std::vector<RankSlots> ranks;
+  for (const RankMemory& memory : memories) {
+    ranks.emplace_back(memory, choices);
+  }
+
+  SlotsAnswer answer;
+  answer.is_feasible = true;
+  std::vector<RankSlots::Assignment> assignments;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    RankSlots::Least least =
+        request.mode == SlotMode::Apart ? ranks[rank].least() : ranks[rank].least_uniform();
+    answer.least_bytes.push_back(least.peak.bytes);
+    answer.binding.push_back(schedule.turns[rank][static_cast<size_t>(least.peak.turn)]);
+    answer.is_feasible = answer.is_feasible && least.peak.bytes <= limits[rank];
+    assignments.push_back(std::move(least.assignment));
+  }
+  SlotSearch search(schedule, ranks, limits, transfer_seconds(request));
+  if (answer.is_feasible && request.mode == SlotMode::Uniform) {
+    assignments = search.fastest_uniform(std::move(assignments));
+  } else if (answer.is_feasible && request.mode == SlotMode::Apart) {
+    assignments = search.fastest(std::move(assignments));
+  }
+
+  fill_in(request, ranks, assignments, answer);
+  answer.seconds = search.seconds(assignments);
+  return answer;
+}
+
+}  // namespace penstock::plan

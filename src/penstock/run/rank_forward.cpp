@@ -1,0 +1,75 @@
+#include "penstock/run/rank_forward.h"
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/text.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
+
+namespace penstock::run {
+
+namespace {
+
+std::vector<model::TensorShape> shapes_of(const model::Chain& chain,
+                                          const model::Parameters& parameters,
+                                          const at::Tensor& inputs) {
+  std::vector<model::TensorShape> shapes{{inputs.sizes().vec(), inputs.scalar_type()}};
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    shapes.push_back(chain.layer(i).size_for(shapes.back(), parameters.compute_type()).output);
+  }
+  return shapes;
+}
+
+}  // namespace
+
+LossSum evaluate_stages(const model::Chain& chain,
+                        const model::Parameters& parameters,
+                        const Stages& stages,
+                        comm::Group& group,
+                        const at::Tensor& inputs,
+                        const at::Tensor& targets) {
+  const std::vector<model::TensorShape> shapes = shapes_of(chain, parameters, inputs);
+  LossSum result;
+  model::Tensors activation{inputs};
+  for (size_t stage = 0; stage < stages.rank_of.size(); ++stage) {
+    if (stages.rank_of[stage] != group.rank()) {
+      continue;
+    }
+    const int32_t begin = stages.cuts[stage];
+    const int32_t end = stages.cuts[stage + 1];
+    const comm::What what = [&] {
+      return cat("validation, what enters ", chain.layer(begin).name());
+    };
+    if (stage > 0 && stages.rank_of[stage - 1] != group.rank()) {
+      const model::TensorShape& shape = shapes[static_cast<size_t>(begin)];
+      activation = {at::empty(shape.sizes, at::TensorOptions().dtype(shape.type))};
+      group.receive(stages.rank_of[stage - 1],
+                    2 * begin,
+                    activation[0].data_ptr(),
+                    static_cast<int64_t>(activation[0].nbytes()),
+                    what);
+    }
+    for (int32_t i = begin; i < end; ++i) {
+      const model::Pass pass{.layer = i, .is_training = false};
+      activation =
+          chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
+    }
+    if (stage + 1 == stages.rank_of.size()) {
+      result = {chain.loss().evaluate(parameters.weights_of(chain.size()), activation[0], targets),
+                chain.loss().count(targets)};
+      continue;
+    }
+    if (stages.rank_of[stage + 1] == group.rank()) {
+      continue;  // the next stage goes on with it
+    }
+    const at::Tensor sent = activation[0].contiguous();
+    comm::Ticket ticket = group.send(stages.rank_of[stage + 1],
+                                     2 * end,
+                                     sent.const_data_ptr(),
+                                     static_cast<int64_t>(sent.nbytes()));
+    group.wait(ticket, [&] { return cat("validation, what enters ", chain.layer(end).name()); });
+  }
+  return result;
+}
+
+}  // namespace penstock::run

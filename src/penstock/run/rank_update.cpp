@@ -1,0 +1,83 @@
+#include "penstock/run/rank_update.h"
+
+#include <algorithm>
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/error.h"
+#include "penstock/model/parameters.h"
+
+namespace penstock::run {
+
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 20;  // elements: the sum needs room for one piece alone
+
+}  // namespace
+
+RankUpdate::RankUpdate(const model::Chain& chain,
+                       const std::vector<model::Part>& parts,
+                       comm::Group& group)
+    : group_(group), first_channel_(2 * (chain.size() + 1)) {
+  std::map<std::string, size_t> index;
+  for (const model::ParameterSpec& spec : chain.parameters()) {
+    index[spec.name] = all_.size();
+    all_.push_back({spec.name, {}});
+  }
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    for (const model::ParameterSpec& spec : chain.parameters(parts[rank])) {
+      const size_t at = index.at(spec.name);
+      all_[at].ranks.push_back(static_cast<int32_t>(rank));
+      if (static_cast<int32_t>(rank) == group.rank()) {
+        own_.push_back(at);
+      }
+    }
+  }
+}
+
+void RankUpdate::add_shared_gradients(model::Parameters& parameters) {
+  for (const size_t at : own_) {
+    const std::vector<int32_t>& ranks = all_[at].ranks;
+    PENSTOCK_CHECK(ranks.size() <= 2, all_[at].name, " is with ", ranks.size(), " ranks");
+    for (const int32_t peer : ranks) {
+      if (peer != group_.rank()) {
+        exchange(parameters, all_[at].name, peer);
+      }
+    }
+  }
+}
+
+// a + b is b + a to the bit: both ranks get the same sum.
+void RankUpdate::exchange(model::Parameters& parameters, const std::string& name, int32_t peer) {
+  const comm::What what = [&] { return cat("the gradient of ", name); };
+  const at::Tensor gradient = parameters.find(name)->gradient.view({-1});
+  const at::Tensor incoming = at::empty({std::min(kPiece, gradient.numel())}, gradient.options());
+  for (int64_t first = 0; first < gradient.numel(); first += kPiece) {
+    at::Tensor piece = gradient.narrow(0, first, std::min(kPiece, gradient.numel() - first));
+    const at::Tensor theirs = incoming.narrow(0, 0, piece.numel());
+    const int64_t bytes = static_cast<int64_t>(piece.nbytes());
+    comm::Ticket ticket = group_.send(peer, first_channel_, piece.const_data_ptr(), bytes);
+    group_.receive(peer, first_channel_, theirs.data_ptr(), bytes, what);
+    group_.wait(ticket, what);
+    piece.add_(theirs);
+  }
+}
+
+std::vector<double> RankUpdate::gather_squares(const std::vector<double>& own) {
+  PENSTOCK_CHECK(own.size() == own_.size(), own.size(), " squares of ", own_.size());
+  std::vector<double> mine(all_.size(), 0);
+  for (size_t i = 0; i < own.size(); ++i) {
+    mine[own_[i]] = own[i];
+  }
+  const std::vector<double> gathered =
+      group_.all_gather(mine, [] { return std::string("the norm of the gradients"); });
+  std::vector<double> squares(all_.size());
+  for (size_t i = 0; i < all_.size(); ++i) {
+    // A shared one counts once.
+    squares[i] = gathered[static_cast<size_t>(all_[i].ranks.front()) * all_.size() + i];
+  }
+  return squares;
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,65 @@
+// In which order each rank of a pipeline runs the phases of its micro-batches. Pure functions: no
+// layer, no second and no byte is known here. docs/pipelines.md has a page for each schedule.
+//
+// The model is cut into stages, one after the other; a rank has one stage, or several (chunks).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::schedule {
+
+enum class Phase {
+  Forward,
+  Backward,        // both halves at once
+  BackwardInput,   // the gradient of the stage's input, which the stage before waits for
+  BackwardWeight,  // the gradients of its parameters, which nobody waits for
+};
+
+struct Turn {
+  Phase phase = Phase::Forward;
+  int32_t stage = 0;
+  int32_t micro_batch = 0;
+
+  bool operator==(const Turn&) const = default;
+};
+
+struct Schedule {
+  int32_t micro_batches = 1;
+  std::vector<int32_t> rank_of;          // of each stage
+  std::vector<std::vector<Turn>> turns;  // of each rank, in order
+
+  int32_t stages() const { return static_cast<int32_t>(rank_of.size()); }
+  int32_t ranks() const { return static_cast<int32_t>(turns.size()); }
+};
+
+enum class Kind { GPipe, OneFOneB, Interleaved, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV };
+
+std::string_view kind_name(Kind kind);  // "1f1b"
+// All names, in the order of the enumeration: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2",
+// "zb-v".
+const std::vector<std::string>& kind_names();
+Kind parse_kind(std::string_view name);  // ConfigError names the nearest
+
+// Whether backward comes in halves.
+bool splits_backward(Kind kind);
+// Stages a rank has: `chunks` for interleaved, 2 for zb-v, 1 elsewhere.
+int32_t stages_per_rank(Kind kind, int32_t chunks);
+
+// `chunks` is for interleaved alone. Any numbers from 1 on will do; ConfigError below that, and
+// where there would be millions of turns.
+Schedule make_schedule(Kind kind, int32_t ranks, int32_t micro_batches, int32_t chunks = 2);
+
+// What is wrong with it, or nothing: every stage has every phase of every micro-batch once, on its
+// rank; a micro-batch goes forward before backward and its halves in order; micro-batches take
+// their turns at a stage in order, in each phase; and the ranks never wait for each other in a
+// circle.
+std::string find_fault(const Schedule& schedule);
+
+// Micro-batches that a rank has begun and not ended (with the last phase that it runs of them), at
+// most, in units of a rank's share of the model: a rank with v stages counts 1/v for each.
+std::vector<double> most_in_flight(const Schedule& schedule);
+
+}  // namespace penstock::schedule

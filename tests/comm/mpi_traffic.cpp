@@ -1,0 +1,119 @@
+// One rank of a job for tests/comm/test_mpi.py: mpirun -n 4 mpi_traffic MODE [TIMEOUT_S]
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "penstock/comm/launcher.h"
+#include "penstock/comm/mpi.h"
+
+#include "comm/traffic.h"
+
+namespace penstock::comm {
+namespace {
+
+using test::words;
+
+void traffic(Group& group) {
+  test::random_traffic(group, 20);
+  for (const int64_t bytes : {0, 1, 4095, 65537, 16 << 20}) {
+    std::vector<test::Message> ring;
+    for (int32_t rank = 0; rank < group.size(); ++rank) {
+      ring.push_back({rank, (rank + 1) % group.size(), 0, bytes + rank, bytes});
+    }
+    test::swap_messages(group, ring);
+  }
+  std::vector<double> expected;
+  for (int32_t rank = 0; rank < group.size(); ++rank) {
+    expected.push_back(rank + 0.5);
+  }
+  const double mine = group.rank() + 0.5;
+  PENSTOCK_CHECK(group.all_gather({&mine, 1}, words("values")) == expected, "all_gather");
+  int64_t value = group.rank();
+  group.broadcast(2, &value, sizeof(value), words("a value"));
+  PENSTOCK_CHECK(value == 2, "broadcast gave ", value);
+  std::printf("rank %d of %d is content\n", group.rank(), group.size());
+}
+
+// Longer than an int can count.
+void large(Group& group) {
+  const int64_t bytes = (int64_t{9} << 28) + 3;
+  if (group.rank() < 2) {
+    test::swap_messages(group, {{0, 1, 0, 1, bytes}});
+  }
+  std::printf("rank %d of %d is content\n", group.rank(), group.size());
+}
+
+void wrong_size(Group& group) {
+  std::vector<char> bytes(44);
+  if (group.rank() == 0) {
+    Ticket ticket = group.send(1, 0, bytes.data(), 44);
+    group.wait(ticket, words("the send"));
+  } else if (group.rank() == 1) {
+    group.receive(0, 0, bytes.data(), 40, words("block 3"));
+  }
+}
+
+void error(Group& group) {
+  if (group.rank() == 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    throw OutOfMemory("no room for block 3");
+  }
+  char byte = 0;
+  group.receive((group.rank() + 1) % group.size(), 0, &byte, 1, words("a gradient"));
+}
+
+// Runs until it is stopped from outside: round and round, each rank waiting for the one before it.
+void ring(Group& group) {
+  std::printf("rank %d is process %d\n", group.rank(), ::getpid());
+  std::fflush(stdout);
+  const int32_t next = (group.rank() + 1) % group.size();
+  const int32_t before = (group.rank() + group.size() - 1) % group.size();
+  for (int64_t step = 0;; ++step) {
+    int64_t got = 0;
+    Ticket ticket = group.send(next, 0, &step, sizeof(step));
+    group.receive(before, 0, &got, sizeof(got), [&] { return cat("the value of step ", step); });
+    PENSTOCK_CHECK(got == step, "step ", got, " for ", step);
+    group.wait(ticket, [&] { return cat("the send of step ", step); });
+    if (step == 100 && group.rank() == 0) {
+      std::printf("the ring turns\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
+int run(int argc, char** argv) {
+  const std::map<std::string, void (*)(Group&)> modes = {{"traffic", traffic},
+                                                         {"large", large},
+                                                         {"wrong_size", wrong_size},
+                                                         {"error", error},
+                                                         {"ring", ring}};
+  try {
+    PENSTOCK_CHECK(argc >= 2 && modes.contains(argv[1]), "no such mode");
+    if (launched_ranks() == 1) {
+      std::printf("a plain start\n");
+      return 0;
+    }
+    run_mpi([&](Group& group) {
+      group.set_timeout(argc >= 3 ? std::atof(argv[2]) : 60);
+      modes.at(argv[1])(group);
+    });
+    return 0;
+  } catch (const Error& failure) {
+    std::fprintf(stderr, "penstock: %s\n", failure.what());
+    return static_cast<int>(failure.exit_code());
+  }
+}
+
+}  // namespace
+}  // namespace penstock::comm
+
+int main(int argc, char** argv) {
+  const int code = penstock::comm::run(argc, argv);
+  penstock::comm::end_mpi(code);
+  return code;
+}

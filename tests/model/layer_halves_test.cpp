@@ -1,0 +1,168 @@
+// A backward in two halves: the same bits as the whole, the parameters' share of the work left for the
+// second half, and no more memory held between them than that takes.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/text.h"
+#include "penstock/memory/cpu_allocator.h"
+
+#include "model/layer_bench.h"
+
+namespace penstock::model {
+
+namespace {
+
+// Says nothing of halves, as a layer may.
+class Unsplit final : public Layer {
+ public:
+  explicit Unsplit(std::unique_ptr<Layer> whole) : whole_(std::move(whole)) {}
+
+  const std::string& name() const override { return whole_->name(); }
+  const std::vector<ParameterSpec>& parameters() const override { return whole_->parameters(); }
+  const std::vector<Way>& ways() const override { return whole_->ways(); }
+  Tensors forward(Weights weights,
+                  const Tensors& input,
+                  const Pass& pass,
+                  Saved* saved) const override {
+    return whole_->forward(weights, input, pass, saved);
+  }
+  Tensors backward(Weights weights,
+                   Gradients gradients,
+                   const Tensors& input,
+                   Saved saved,
+                   const Tensors& output_gradient,
+                   const Pass& pass) const override {
+    return whole_->backward(weights, gradients, input, std::move(saved), output_gradient, pass);
+  }
+  LayerSize size_for(const TensorShape& input,
+                     at::ScalarType compute_type,
+                     int32_t way) const override {
+    return whole_->size_for(input, compute_type, way);
+  }
+
+ private:
+  std::unique_ptr<Layer> whole_;
+};
+
+void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
+  ASSERT_EQ(actual.defined(), expected.defined()) << what;
+  EXPECT_TRUE(!actual.defined() || at::equal(actual, expected)) << what;
+}
+
+// Two micro-batches, whole and in halves, the second's input half before the first's weight half.
+void expect_same_bits(LayerBench whole, LayerBench halves, int32_t way, bool without_output) {
+  const Tensors first = whole.backward(way, without_output);
+  whole.take_next_micro_batch();
+  const Tensors second = whole.backward(way, without_output);
+
+  WeightWork first_work, second_work;
+  const Tensors first_half = halves.backward_input(first_work, way, without_output);
+  halves.take_next_micro_batch();
+  const Tensors second_half = halves.backward_input(second_work, way, without_output);
+  halves.backward_weight(std::move(first_work));
+  halves.backward_weight(std::move(second_work));
+
+  expect_same(first_half[0], first[0], "input gradient of the first micro-batch");
+  expect_same(second_half[0], second[0], "input gradient of the second micro-batch");
+  for (size_t i = 0; i < whole.gradients.size(); ++i) {
+    expect_same(halves.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
+  }
+}
+
+class LayerHalves : public testing::TestWithParam<LayerCase> {};
+
+}  // namespace
+
+TEST_P(LayerHalves, GiveTheSameBitsAsTheWholeInEveryWay) {
+  const LayerBench bench(GetParam());
+  for (int32_t way = 0; way < bench.num_ways(); ++way) {
+    SCOPED_TRACE(bench.way(way).name);
+    expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), way, false);
+    if (!bench.way(way).needs_output) {
+      expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), way, true);
+    }
+  }
+}
+
+TEST_P(LayerHalves, LeaveTheMatricesToTheSecond) {
+  LayerBench bench(GetParam());
+  WeightWork work;
+  bench.backward_input(work);
+  for (size_t i = 0; i < bench.gradients.size(); ++i) {
+    const ParameterSpec& spec = bench.layer->parameters()[i];
+    if (spec.shape.size() == 2) {
+      EXPECT_FALSE(bench.gradients[i].any().item<bool>()) << spec.name;
+    }
+  }
+}
+
+TEST_P(LayerHalves, LeaveNothingBehind) {
+  LayerBench bench(GetParam());
+  bench.backward();  // whatever is made once is made now
+  const int64_t before = memory::usage().current_bytes;
+  WeightWork work;
+  bench.backward_input(work);
+  bench.backward_weight(std::move(work));
+  EXPECT_EQ(memory::usage().current_bytes, before);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         LayerHalves,
+                         testing::Values(LayerCase{"embedding", at::kFloat, 0},
+                                         LayerCase{"embedding", at::kFloat, 0.2},
+                                         LayerCase{"embedding", at::kBFloat16, 0.2},
+                                         LayerCase{"attention", at::kFloat, 0},
+                                         LayerCase{"attention", at::kFloat, 0.2},
+                                         LayerCase{"attention", at::kBFloat16, 0},
+                                         LayerCase{"attention", at::kBFloat16, 0.2},
+                                         LayerCase{"mlp", at::kFloat, 0},
+                                         LayerCase{"mlp", at::kFloat, 0.2},
+                                         LayerCase{"mlp", at::kBFloat16, 0},
+                                         LayerCase{"mlp", at::kBFloat16, 0.2},
+                                         LayerCase{"module", at::kFloat, 0},
+                                         LayerCase{"module_chain", at::kFloat, 0},
+                                         LayerCase{"module_embedding", at::kFloat, 0},
+                                         LayerCase{"module_tanh", at::kFloat, 0}),
+                         layer_case_name);
+
+// In activations of [B, T, C]. Without dropout one of them is the output's gradient itself.
+TEST(WeightWork, HoldsTheInputsAndOutputGradientsOfLinearMapsAlone) {
+  struct Row {
+    const char* layer;
+    int64_t activations;
+  };
+  for (const Row& row : {Row{"embedding", 1}, Row{"attention", 6}, Row{"mlp", 10}}) {
+    for (const double dropout : {0.0, 0.2}) {
+      LayerBench bench({row.layer, at::kFloat, dropout});
+      for (int32_t way = 0; way < bench.num_ways(); ++way) {
+        SCOPED_TRACE(cat(row.layer, " ", bench.way(way).name, " dropout ", dropout));
+        WeightWork work;
+        const int64_t before = memory::usage().current_bytes;
+        bench.backward_input(work, way);
+        const int64_t one = static_cast<int64_t>(bench.output_gradient[0].nbytes());
+        const int64_t fresh = dropout > 0 ? row.activations : row.activations - 1;
+        EXPECT_EQ(memory::usage().current_bytes - before, fresh * one);
+      }
+    }
+  }
+}
+
+TEST(LayerWithoutHalves, DoesItAllInTheFirst) {
+  const LayerCase mlp{"mlp", at::kFloat, 0.2};
+  const auto unsplit = [&] {
+    return LayerBench(mlp, std::make_unique<Unsplit>(make_bench_layer(mlp)));
+  };
+  expect_same_bits(LayerBench(mlp), unsplit(), 0, false);
+
+  LayerBench whole(mlp), halves = unsplit();
+  whole.backward();
+  WeightWork work;
+  halves.backward_input(work);
+  EXPECT_TRUE(work.tensors.empty());
+  for (size_t i = 0; i < whole.gradients.size(); ++i) {
+    expect_same(halves.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
+  }
+}
+
+}  // namespace penstock::model

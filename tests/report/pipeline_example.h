@@ -1,0 +1,178 @@
+// A pipeline to draw: two ranks of two layers each, backwards in halves, and what is sent.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/base/text.h"
+#include "penstock/program/program.h"
+
+#include "report/step_example.h"
+
+namespace penstock::report {
+
+// One rank of it, with layers `first` and `first + 1` of four.
+class PipelineRank {
+ public:
+  explicit PipelineRank(int32_t number) : number_(number), first_(2 * number) {
+    rank_.limit_bytes = 400 * kExampleMiB;
+    rank_.residents = {{"parameters", 60 * kExampleMiB}, {"gradients", 60 * kExampleMiB}};
+  }
+
+  program::RankProgram make(int32_t micro_batches) {
+    using program::Op;
+    for (int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+      const program::ValueKind kind =
+          number_ == 0 ? program::ValueKind::Activation : program::ValueKind::Targets;
+      given_.push_back(value(kind, number_ == 0 ? 0 : 4, micro_batch, 4));
+    }
+    rank_.given = given_;
+    add({.op = Op::Clear, .seconds = 1e-3});
+    // The first rank runs ahead by one.
+    const int32_t ahead = 1 - number_;
+    for (int32_t micro_batch = 0; micro_batch < micro_batches + ahead; ++micro_batch) {
+      if (micro_batch < micro_batches) {
+        add_forwards(micro_batch);
+      }
+      if (micro_batch >= ahead) {
+        add_backwards(micro_batch - ahead);
+      }
+    }
+    add({.op = Op::Step, .seconds = 4e-3, .working_bytes = 2 * kExampleMiB});
+    return rank_;
+  }
+
+ private:
+  struct Kept {
+    std::vector<program::ValueId> x, s;
+  };
+
+  program::ValueId value(program::ValueKind kind, int32_t layer, int32_t micro_batch, int64_t mib) {
+    rank_.values.push_back({kind, layer, micro_batch, mib * kExampleMiB});
+    return static_cast<program::ValueId>(rank_.values.size()) - 1;
+  }
+  void add(program::Instruction instruction) {
+    rank_.instructions.push_back(std::move(instruction));
+  }
+
+  program::ValueId receive(program::ValueKind kind, int32_t micro_batch) {
+    const program::ValueId made = value(kind, 2, micro_batch, 8);
+    add({.op = program::Op::Receive,
+         .layer = 2,
+         .micro_batch = micro_batch,
+         .makes = {made},
+         .resource = {program::ResourceKind::Inlet, 1 - number_},
+         .working_bytes = 8 * kExampleMiB});
+    return made;
+  }
+  void send(program::ValueId sent, int32_t micro_batch) {
+    add({.op = program::Op::Send,
+         .layer = 2,
+         .micro_batch = micro_batch,
+         .reads = {sent},
+         .resource = {program::ResourceKind::Link, 1 - number_},
+         .seconds = 1e-3});
+  }
+
+  void add_forwards(int32_t micro_batch) {
+    using enum program::ValueKind;
+    Kept kept;
+    kept.x = {number_ == 0 ? given_[static_cast<size_t>(micro_batch)]
+                           : receive(Activation, micro_batch)};
+    for (int32_t layer = first_; layer < first_ + 2; ++layer) {
+      const program::ValueId x = kept.x.back();
+      kept.x.push_back(value(Activation, layer + 1, micro_batch, 8));
+      kept.s.push_back(value(Saved, layer, micro_batch, 24));
+      add({.op = program::Op::Forward,
+           .layer = layer,
+           .micro_batch = micro_batch,
+           .keep = 0,
+           .reads = {x},
+           .makes = {kept.x.back(), kept.s.back()},
+           .seconds = 3e-3,
+           .working_bytes = 40 * kExampleMiB});
+    }
+    if (number_ == 0) {
+      send(kept.x.back(), micro_batch);
+    }
+    kept_.push_back(kept);
+  }
+
+  void add_backwards(int32_t micro_batch) {
+    using enum program::ValueKind;
+    const Kept& kept = kept_[static_cast<size_t>(micro_batch)];
+    program::ValueId d = -1;
+    if (number_ == 0) {
+      d = receive(Gradient, micro_batch);
+      add({.op = program::Op::Drop, .frees = {kept.x[2]}});
+    } else {
+      const program::ValueId targets = given_[static_cast<size_t>(micro_batch)];
+      d = value(Gradient, 4, micro_batch, 8);
+      add({.op = program::Op::Loss,
+           .micro_batch = micro_batch,
+           .reads = {kept.x[2], targets},
+           .makes = {d},
+           .frees = {kept.x[2], targets},
+           .seconds = 2e-3,
+           .working_bytes = 16 * kExampleMiB});
+    }
+    add_halves(micro_batch, kept, d);
+  }
+
+  // The gradient leaves before the weights' halves begin.
+  void add_halves(int32_t micro_batch, const Kept& kept, program::ValueId d) {
+    using enum program::ValueKind;
+    std::vector<program::ValueId> work;
+    for (int32_t at = 1; at >= 0; --at) {
+      const int32_t layer = first_ + at;
+      program::Instruction half = {
+          .op = program::Op::BackwardInput,
+          .layer = layer,
+          .micro_batch = micro_batch,
+          .reads = {kept.x[static_cast<size_t>(at)], kept.s[static_cast<size_t>(at)], d},
+          .seconds = 3e-3,
+          .working_bytes = 30 * kExampleMiB};
+      half.frees = half.reads;
+      if (layer > 0) {
+        d = value(Gradient, layer, micro_batch, 8);
+        half.makes.push_back(d);
+      }
+      work.push_back(value(WeightWork, layer, micro_batch, 12));
+      half.makes.push_back(work.back());
+      add(half);
+    }
+    if (number_ == 1) {
+      send(d, micro_batch);
+    }
+    for (size_t i = 0; i < work.size(); ++i) {
+      add({.op = program::Op::BackwardWeight,
+           .layer = first_ + 1 - static_cast<int32_t>(i),
+           .micro_batch = micro_batch,
+           .reads = {work[i]},
+           .frees = {work[i]},
+           .seconds = 2.5e-3});
+    }
+    if (number_ == 1) {
+      add({.op = program::Op::Drop, .frees = {d}});
+    }
+  }
+
+  const int32_t number_, first_;
+  program::RankProgram rank_;
+  std::vector<program::ValueId> given_;
+  std::vector<Kept> kept_;
+};
+
+inline program::Program pipeline_program(int32_t micro_batches) {
+  program::Program program;
+  program.micro_batches = micro_batches;
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    const std::string name = cat("block ", layer / 2, layer % 2 == 0 ? " attention" : " mlp");
+    program.layers.push_back({name, {{"all", false}}});
+  }
+  program.ranks = {PipelineRank(0).make(micro_batches), PipelineRank(1).make(micro_batches)};
+  return program;
+}
+
+}  // namespace penstock::report

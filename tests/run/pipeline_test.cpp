@@ -1,0 +1,179 @@
+// A pipeline changes no bit: the losses of ten steps, with dropout, tied weights, clipping and AdamW,
+// are those of one device that runs the same micro-batches.
+#include "penstock/plan/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/text.h"
+#include "penstock/comm/local.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/plan/lower.h"
+#include "penstock/profile/profile.h"
+#include "penstock/run/executor.h"
+#include "penstock/run/rank_update.h"
+
+#include "run/small_models.h"
+
+namespace penstock::run {
+
+namespace {
+
+constexpr int64_t kSteps = 10;
+constexpr int64_t kBlocks = 5;  // 11 layers: no number of ranks divides them
+
+config::TrainOptions train_options() {
+  config::TrainOptions options;
+  options.optimizer = "adamw";
+  options.lr = 3e-3;
+  return options;
+}
+
+StepInput batch_of(int64_t micro_batches, int64_t step) {
+  StepInput input = test::token_batch(2 * micro_batches, micro_batches);
+  input.step = step;
+  input.first_sample = step * 2 * micro_batches;
+  input.inputs =
+      test::random_tokens({2 * micro_batches, 20}, 61, 100 + static_cast<uint64_t>(step));
+  return input;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  at::Tensor table;  // the tied one, after the last step
+};
+
+optim::UpdateSettings settings() {
+  return {.rate = {.lr = 3e-3}, .clip = 0.5};
+}
+
+plan::CostTable sizes(const model::Chain& chain, int64_t micro_batches) {
+  const model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
+  const StepInput input = batch_of(micro_batches, 0);
+  return profile::sizes_of(
+      chain, parameters, input.inputs.narrow(0, 0, 2), input.targets.narrow(0, 0, 2));
+}
+
+Trained run_on_one_device(int64_t micro_batches) {
+  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+  model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
+  const auto optimizer = optim::make_optimizer(train_options(), parameters);
+  const plan::CostTable costs = sizes(chain, micro_batches);
+  const program::Program program = plan::lower(costs,
+                                               plan::keep_everything(costs),
+                                               static_cast<int32_t>(micro_batches),
+                                               /*limit_bytes=*/0);
+  Executor executor(program, chain, parameters);
+  Trained run;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    run.losses.push_back(executor.run(batch_of(micro_batches, step),
+                                      [&] { optimizer->update(parameters, settings()); }));
+    run.norms.push_back(optimizer->updated().norm);
+  }
+  run.table = parameters.find("transformer.wte.weight")->weight.clone();
+  return run;
+}
+
+// As even as it goes.
+std::vector<int32_t> even_cuts(int32_t layers, int32_t stages) {
+  std::vector<int32_t> cuts;
+  for (int32_t stage = 0; stage <= stages; ++stage) {
+    cuts.push_back(layers * stage / stages);
+  }
+  return cuts;
+}
+
+std::vector<model::Part> parts_of(const plan::Pipeline& pipeline) {
+  std::vector<model::Part> parts(pipeline.schedule.turns.size(), {.layers = {}, .has_loss = false});
+  const size_t stages = pipeline.schedule.rank_of.size();
+  for (size_t stage = 0; stage < stages; ++stage) {
+    model::Part& part = parts[static_cast<size_t>(pipeline.schedule.rank_of[stage])];
+    for (int32_t layer = pipeline.cuts[stage]; layer < pipeline.cuts[stage + 1]; ++layer) {
+      part.layers.push_back(layer);
+    }
+    part.has_loss = part.has_loss || stage + 1 == stages;
+  }
+  return parts;
+}
+
+Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batches) {
+  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+  const plan::CostTable costs = sizes(chain, micro_batches);
+  plan::Pipeline pipeline{.schedule = schedule::make_schedule(kind, ranks, micro_batches)};
+  pipeline.cuts = even_cuts(static_cast<int32_t>(costs.layers.size()), pipeline.schedule.stages());
+  pipeline.operations = plan::keep_everything(costs, pipeline.cuts, micro_batches);
+  const program::Program program = plan::lower_pipeline(
+      costs, pipeline, std::vector<std::vector<program::Resident>>(static_cast<size_t>(ranks)), 0);
+  const std::vector<model::Part> parts = parts_of(pipeline);
+  Trained result;
+  comm::run_local(ranks, [&](comm::Group& group) {
+    const memory::AccountScope scope(memory::make_account());
+    const model::Part& part = parts[static_cast<size_t>(group.rank())];
+    model::Parameters parameters(chain, part, at::kFloat, /*seed=*/3, device::open_cpu());
+    const auto optimizer = optim::make_optimizer(train_options(), parameters);
+    RankUpdate others(chain, parts, group);
+    Executor executor(program, chain, parameters, group);
+    optim::UpdateSettings update = settings();
+    update.gather = [&](const optim::Squares& own) { return others.gather_squares(own); };
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const double loss = executor.run(batch_of(micro_batches, step), [&] {
+        others.add_shared_gradients(parameters);
+        optimizer->update(parameters, update);
+      });
+      if (part.has_loss) {
+        result.losses.push_back(loss);
+        result.norms.push_back(optimizer->updated().norm);
+      }
+    }
+    if (part.has_loss) {
+      result.table = parameters.find("transformer.wte.weight")->weight.clone();
+    }
+  });
+  return result;
+}
+
+struct Case {
+  schedule::Kind kind;
+  int32_t ranks, micro_batches;
+};
+
+class Pipelines : public testing::TestWithParam<Case> {};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  std::string name(schedule::kind_name(info.param.kind));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return cat(name, "_", info.param.ranks, "_ranks_", info.param.micro_batches, "_micro_batches");
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const std::string& name : schedule::kind_names()) {
+    for (const int32_t ranks : {1, 2, 4}) {
+      for (const int32_t micro_batches : {1, 3, 8}) {
+        cases.push_back({schedule::parse_kind(name), ranks, micro_batches});
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+TEST_P(Pipelines, GiveTheBitsOfOneDevice) {
+  const auto [kind, ranks, micro_batches] = GetParam();
+  const Trained expected = run_on_one_device(micro_batches);
+  const Trained found = run_as_pipeline(kind, ranks, micro_batches);
+  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  EXPECT_TRUE(at::equal(found.table, expected.table));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Pipelines, testing::ValuesIn(all_cases()), name_of);
+
+}  // namespace penstock::run
