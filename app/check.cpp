@@ -65,6 +65,11 @@ void print_text(const train::CheckReport& report, const plan::PlanResult& result
 int check_recipe(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
   config::Recipe recipe = load_planned_recipe(arguments.plan);
+  if (recipe.plan.pipeline > 1) {
+    throw ConfigError(cat("check compares plans of one rank, and plan.pipeline is ",
+                          recipe.plan.pipeline,
+                          "; tests/run/pipeline_test.cpp compares pipelines with one device"));
+  }
   // The CPU always is; on a GPU nothing else can be equal to the bit.
   recipe.run.deterministic = true;
   train::prepare_process(recipe.run);

@@ -43,6 +43,11 @@ int run_lr_range(const LrRangeArguments& arguments) {
   install_interrupt_handler();
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  if (recipe.plan.pipeline > 1) {
+    throw ConfigError(cat("lr-range runs on one rank, and plan.pipeline is ",
+                          recipe.plan.pipeline,
+                          "; its losses are the same there: add --set plan.pipeline=1"));
+  }
   if (!arguments.svg.empty()) {
     // Found out now, not after the whole test.
     const std::filesystem::path folder = std::filesystem::absolute(arguments.svg).parent_path();

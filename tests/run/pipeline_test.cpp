@@ -100,15 +100,32 @@ std::vector<model::Part> parts_of(const plan::Pipeline& pipeline) {
   return parts;
 }
 
+// A pipeline that keeps everything, and the layers of its ranks.
+struct Prepared {
+  Prepared(const plan::CostTable& costs,
+           schedule::Kind kind,
+           int32_t ranks,
+           int32_t micro_batches) {
+    plan::Pipeline pipeline{.schedule = schedule::make_schedule(kind, ranks, micro_batches)};
+    pipeline.cuts =
+        even_cuts(static_cast<int32_t>(costs.layers.size()), pipeline.schedule.stages());
+    pipeline.operations = plan::keep_everything(costs, pipeline.cuts, micro_batches);
+    program = plan::lower_pipeline(
+        costs,
+        pipeline,
+        std::vector<std::vector<program::Resident>>(static_cast<size_t>(ranks)),
+        0);
+    parts = parts_of(pipeline);
+  }
+
+  program::Program program;
+  std::vector<model::Part> parts;
+};
+
 Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batches) {
   const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
-  const plan::CostTable costs = sizes(chain, micro_batches);
-  plan::Pipeline pipeline{.schedule = schedule::make_schedule(kind, ranks, micro_batches)};
-  pipeline.cuts = even_cuts(static_cast<int32_t>(costs.layers.size()), pipeline.schedule.stages());
-  pipeline.operations = plan::keep_everything(costs, pipeline.cuts, micro_batches);
-  const program::Program program = plan::lower_pipeline(
-      costs, pipeline, std::vector<std::vector<program::Resident>>(static_cast<size_t>(ranks)), 0);
-  const std::vector<model::Part> parts = parts_of(pipeline);
+  const Prepared prepared(sizes(chain, micro_batches), kind, ranks, micro_batches);
+  const std::vector<model::Part>& parts = prepared.parts;
   Trained result;
   comm::run_local(ranks, [&](comm::Group& group) {
     const memory::AccountScope scope(memory::make_account());
@@ -116,7 +133,7 @@ Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batche
     model::Parameters parameters(chain, part, at::kFloat, /*seed=*/3, device::open_cpu());
     const auto optimizer = optim::make_optimizer(train_options(), parameters);
     RankUpdate others(chain, parts, group);
-    Executor executor(program, chain, parameters, group);
+    Executor executor(prepared.program, chain, parameters, group);
     optim::UpdateSettings update = settings();
     update.gather = [&](const optim::Squares& own) { return others.gather_squares(own); };
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -172,6 +189,46 @@ TEST_P(Pipelines, GiveTheBitsOfOneDevice) {
   EXPECT_EQ(found.losses, expected.losses);
   EXPECT_EQ(found.norms, expected.norms);
   EXPECT_TRUE(at::equal(found.table, expected.table));
+}
+
+// Bytes as measured: what a rank holds is what its program says, instruction by instruction.
+TEST_P(Pipelines, HoldWhatTheirProgramsSay) {
+  const auto [kind, ranks, micro_batches] = GetParam();
+  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+  plan::CostTable costs;
+  {
+    model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
+    const StepInput input = batch_of(micro_batches, 0);
+    costs = profile::measure(chain,
+                             parameters,
+                             input.inputs.narrow(0, 0, 2).clone(),
+                             input.targets.narrow(0, 0, 2).clone(),
+                             {.only_bytes = true, .measures_halves = true});
+  }
+  const Prepared prepared(costs, kind, ranks, micro_batches);
+  comm::run_local(ranks, [&](comm::Group& group) {
+    const size_t rank = static_cast<size_t>(group.rank());
+    const memory::AccountScope scope(memory::make_account());
+    model::Parameters parameters(
+        chain, prepared.parts[rank], at::kFloat, /*seed=*/3, device::open_cpu());
+    Executor executor(prepared.program, chain, parameters, group);
+    const StepInput input = batch_of(micro_batches, 0);
+    const int64_t held = memory::usage().current_bytes;
+    executor.run(input, [] {});
+    const program::RankTimeline& measured = executor.measured().ranks[0];
+    const program::RankProgram& program = prepared.program.ranks[rank];
+    int64_t live = held + program.bytes_of(program.given);
+    EXPECT_EQ(measured.memory[0].bytes, live);
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const program::Instruction& instruction = program.instructions[i];
+      const std::string what =
+          cat("rank ", rank, ", instruction ", i, ", ", describe(prepared.program, instruction));
+      ASSERT_LE(measured.memory[2 * i + 1].bytes, live + instruction.working_bytes) << what;
+      live += program.bytes_of(instruction.makes) - program.bytes_of(instruction.frees);
+      ASSERT_LE(measured.memory[2 * i + 2].bytes, live) << what;
+    }
+    EXPECT_EQ(live, held);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Pipelines, testing::ValuesIn(all_cases()), name_of);

@@ -150,6 +150,10 @@ KeepCost read_way(Reader& reader, const LayerCost& layer) {
   way.saved_bytes = reader.bytes("saved_bytes", std::nullopt);
   way.forward_extra_bytes = reader.bytes("forward_extra_bytes", 0);
   way.backward_extra_bytes = reader.bytes("backward_extra_bytes", 0, -kMostBytes);
+  if (reader.has("backward_input_extra_bytes")) {
+    way.backward_input_extra_bytes =
+        reader.bytes("backward_input_extra_bytes", std::nullopt, -kMostBytes);
+  }
   way.needs_output = reader.flag("needs_output", true);
   way.recompute_s = reader.seconds("recompute_s", way.forward_s);
   way.recompute_extra_bytes = reader.bytes("recompute_extra_bytes", way.forward_extra_bytes);
@@ -210,6 +214,7 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.backward_input_s = reader.seconds("backward_input_s", layer.backward_input_s);
   layer.backward_weight_s = reader.seconds("backward_weight_s", layer.backward_weight_s);
   layer.weight_state_bytes = reader.bytes("weight_state_bytes", layer.weight_state_bytes);
+  layer.weight_extra_bytes = reader.bytes("weight_extra_bytes", 0);
   layer.ways.push_back(read_way(reader, layer));
   KeepCost& first = layer.ways.front();
   first.name = reader.text("way", "all");
@@ -314,14 +319,18 @@ CostTable read_table(const json& root, const std::string& origin) {
 }
 
 ordered_json way_json(const KeepCost& way) {
-  return {{"forward_s", way.forward_s},
-          {"backward_s", way.backward_s},
-          {"saved_bytes", way.saved_bytes},
-          {"forward_extra_bytes", way.forward_extra_bytes},
-          {"backward_extra_bytes", way.backward_extra_bytes},
-          {"needs_output", way.needs_output},
-          {"recompute_s", way.recompute_s},
-          {"recompute_extra_bytes", way.recompute_extra_bytes}};
+  ordered_json out{{"forward_s", way.forward_s},
+                   {"backward_s", way.backward_s},
+                   {"saved_bytes", way.saved_bytes},
+                   {"forward_extra_bytes", way.forward_extra_bytes},
+                   {"backward_extra_bytes", way.backward_extra_bytes},
+                   {"needs_output", way.needs_output},
+                   {"recompute_s", way.recompute_s},
+                   {"recompute_extra_bytes", way.recompute_extra_bytes}};
+  if (way.backward_input_extra_bytes) {
+    out["backward_input_extra_bytes"] = *way.backward_input_extra_bytes;
+  }
+  return out;
 }
 
 ordered_json layer_json(const LayerCost& layer) {
@@ -345,6 +354,9 @@ ordered_json layer_json(const LayerCost& layer) {
   }
   if (layer.weight_state_bytes >= 0) {
     out["weight_state_bytes"] = layer.weight_state_bytes;
+  }
+  if (layer.weight_extra_bytes > 0) {
+    out["weight_extra_bytes"] = layer.weight_extra_bytes;
   }
   if (layer.ways.size() > 1) {
     out["other_ways"] = ordered_json::array();

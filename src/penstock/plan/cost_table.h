@@ -24,6 +24,8 @@ struct KeepCost {
   // Backward's peak above what was live before and the input's gradient. Negative where the layer
   // frees part of what it saved before it makes that gradient.
   int64_t backward_extra_bytes = 0;
+  // Likewise of its input half, where backward comes in two; nothing: not known.
+  std::optional<int64_t> backward_input_extra_bytes = {};
   bool needs_output = true;  // whether backward needs the output alive
   // Where it does not, a forward that is run again right before its backward leaves the output out.
   double recompute_s = 0;
@@ -49,9 +51,6 @@ struct LayerCost {
   // leaves of it), and the bytes of the layer's input and of the gradient of its output.
   double backward_input_s = -1, backward_weight_s = -1;
   int64_t weight_state_bytes = -1;
-  // The input half's peak above what was live before and the input's gradient; where it is not known,
-  // the bytes above and what a whole backward has.
-  std::optional<int64_t> backward_input_extra_bytes;
   int64_t weight_extra_bytes = 0;  // the weight half's peak above what was live before
 
   double weight_half_s(const KeepCost& way) const {
@@ -60,13 +59,18 @@ struct LayerCost {
                                    : way.backward_s / 2;
   }
   double input_half_s(const KeepCost& way) const {
-    return backward_input_s >= 0    ? backward_input_s
+    // Known for the first way: what others take longer, they take in this half.
+    return backward_input_s >= 0
+               ? std::max(0.0, backward_input_s + way.backward_s - ways.front().backward_s)
            : backward_weight_s >= 0 ? std::max(0.0, way.backward_s - backward_weight_s)
                                     : way.backward_s / 2;
   }
   int64_t input_half_extra_bytes(const KeepCost& way) const {
-    return backward_input_extra_bytes.value_or(weight_half_bytes() +
-                                               std::max<int64_t>(0, way.backward_extra_bytes));
+    // No less than what is there when it ends, above what it frees then.
+    const int64_t freed = way.state_bytes(output_bytes) + output_bytes;
+    const int64_t least = std::max(weight_half_bytes() - freed, -input_bytes);
+    const int64_t unknown = weight_half_bytes() + std::max<int64_t>(0, way.backward_extra_bytes);
+    return std::max(least, way.backward_input_extra_bytes.value_or(unknown));
   }
   int64_t weight_half_bytes() const {
     return weight_state_bytes < 0 ? input_bytes + output_bytes : weight_state_bytes;

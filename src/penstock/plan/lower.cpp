@@ -86,13 +86,16 @@ class Lowering {
     switch (turn.phase) {
       case schedule::Phase::Forward:
         receive_from(turn.stage - 1, ValueKind::Activation, begin);
-        add_all(operations.forward, /*in_halves=*/false);
+        for (const Operation& operation : operations.forward) {
+          add(operation, /*without_output=*/false, /*in_halves=*/false);
+        }
         send_to(turn.stage + 1, ValueKind::Activation, end);
         return;
       case schedule::Phase::Backward:
       case schedule::Phase::BackwardInput:
-        receive_from(turn.stage + 1, ValueKind::Gradient, end);
-        add_all(operations.backward, turn.phase == schedule::Phase::BackwardInput);
+        add_backwards(operations.backward,
+                      turn,
+                      /*in_halves=*/turn.phase == schedule::Phase::BackwardInput);
         send_to(turn.stage - 1, ValueKind::Gradient, begin);
         return;
       case schedule::Phase::BackwardWeight:
@@ -135,8 +138,14 @@ class Lowering {
     }
   }
 
-  void add_all(const Operations& operations, bool in_halves) {
+  // What is computed again before the first backward need not wait for the gradient.
+  void add_backwards(const Operations& operations, const schedule::Turn& turn, bool in_halves) {
+    bool has_gradient = false;
     for (size_t i = 0; i < operations.size(); ++i) {
+      if (!has_gradient && operations[i].kind == OperationKind::Backward) {
+        receive_from(turn.stage + 1, ValueKind::Gradient, first_layer(turn.stage + 1));
+        has_gradient = true;
+      }
       add(operations[i], leaves_output_out(table_, operations, i), in_halves);
     }
   }

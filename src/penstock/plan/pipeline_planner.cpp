@@ -16,6 +16,7 @@ constexpr schedule::Kind kAllKinds[] = {schedule::Kind::OneFOneB,
                                         schedule::Kind::GPipe,
                                         schedule::Kind::Interleaved,
                                         schedule::Kind::ZeroBubbleH1,
+                                        schedule::Kind::ZeroBubbleH2,
                                         schedule::Kind::ZeroBubbleV};
 
 int64_t bytes_of(const std::vector<program::Resident>& residents) {
@@ -39,14 +40,20 @@ double idle_share(const program::Timeline& timeline) {
 
 class PipelinePlanner {
  public:
-  PipelinePlanner(const CostTable& table, const PipelineRequest& request, schedule::Kind kind)
+  // Where a rank has several stages: whether the seconds of ranks are evened out, or those of stages.
+  enum class Even { Ranks, Stages };
+
+  PipelinePlanner(const CostTable& table,
+                  const PipelineRequest& request,
+                  schedule::Kind kind,
+                  Even even)
       : table_(table), request_(request) {
     result_.kind = kind;
     Pipeline& pipeline = result_.pipeline;
     pipeline.link = request.link;
     pipeline.schedule =
         schedule::make_schedule(kind, request.ranks, request.micro_batches, request.chunks);
-    pipeline.cuts = find_cuts();
+    pipeline.cuts = find_cuts(even);
     residents_ =
         request.residents ? request.residents(pipeline) : residents_by_rank(table, pipeline);
   }
@@ -71,13 +78,17 @@ class PipelinePlanner {
   }
 
  private:
-  std::vector<int32_t> find_cuts() const {
+  std::vector<int32_t> find_cuts(Even even) const {
     const schedule::Schedule& schedule = result_.pipeline.schedule;
     const int32_t layers = static_cast<int32_t>(table_.layers.size());
     if (!request_.first_layers.empty()) {
       return check_cuts(request_.first_layers, layers, schedule.stages());
     }
-    CutRequest request{.rank_of = schedule.rank_of, .link = request_.link};
+    CutRequest request{.link = request_.link};
+    if (even == Even::Stages) {
+      return choose_cuts(table_, schedule.stages(), request);
+    }
+    request.rank_of = schedule.rank_of;
     if (request_.limit_bytes > 0) {
       request.memory =
           request_.mode == SlotMode::KeepAll ? CutMemory::KeepAll : CutMemory::Recompute;
@@ -152,11 +163,47 @@ class PipelinePlanner {
   PipelineResult result_;
 };
 
+int64_t most(const std::vector<int64_t>& bytes) {
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
 bool is_better(const PipelineResult& a, const PipelineResult& b) {
   if (a.is_feasible != b.is_feasible) {
     return a.is_feasible;
   }
-  return a.step_s < b.step_s;
+  return a.is_feasible ? a.step_s < b.step_s : most(a.least_bytes) < most(b.least_bytes);
+}
+
+PipelineResult plan_kind(const CostTable& table,
+                         const PipelineRequest& request,
+                         schedule::Kind kind) {
+  using Even = PipelinePlanner::Even;
+  PipelineResult result = PipelinePlanner(table, request, kind, Even::Ranks).run();
+  const bool has_chunks = schedule::stages_per_rank(kind, request.chunks) > 1;
+  if (has_chunks && request.first_layers.empty()) {
+    PipelineResult other = PipelinePlanner(table, request, kind, Even::Stages).run();
+    return is_better(other, result) ? std::move(other) : std::move(result);
+  }
+  return result;
+}
+
+// Other limits lead to other cuts, so the least limit of one plan is not the least of all: it is
+// looked for between one that does not do and one that does, to a hundredth.
+void lower_least(const CostTable& table, PipelineRequest request, PipelineResult& result) {
+  int64_t too_low = request.limit_bytes;
+  int64_t enough = most(result.least_bytes);
+  while (enough - too_low > enough / 100) {
+    request.limit_bytes = too_low + (enough - too_low) / 2;
+    PipelineResult tried = plan_kind(table, request, result.kind);
+    if (tried.is_feasible) {
+      enough = most(tried.peak_bytes);
+      tried.is_feasible = false;
+      tried.least_bytes = tried.peak_bytes;
+      result = std::move(tried);
+    } else {
+      too_low = request.limit_bytes;
+    }
+  }
 }
 
 // Those that have enough layers; where none has, the error says so for the plainest.
@@ -176,21 +223,19 @@ std::vector<schedule::Kind> candidates(const CostTable& table, const PipelineReq
 }  // namespace
 
 PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request) {
-  if (request.kind) {
-    return PipelinePlanner(table, request, *request.kind).run();
-  }
   std::vector<PipelineResult> results;
-  for (const schedule::Kind kind : candidates(table, request)) {
-    results.push_back(PipelinePlanner(table, request, kind).run());
+  for (const schedule::Kind kind :
+       request.kind ? std::vector{*request.kind} : candidates(table, request)) {
+    results.push_back(plan_kind(table, request, kind));
+    if (!results.back().is_feasible) {
+      lower_least(table, request, results.back());
+    }
   }
   std::stable_sort(results.begin(), results.end(), is_better);
   PipelineResult best = std::move(results.front());
   for (size_t i = 1; i < results.size(); ++i) {
-    const std::vector<int64_t>& peaks = results[i].peak_bytes;
-    best.runners_up.push_back({results[i].kind,
-                               results[i].is_feasible,
-                               results[i].step_s,
-                               *std::max_element(peaks.begin(), peaks.end())});
+    best.runners_up.push_back(
+        {results[i].kind, results[i].is_feasible, results[i].step_s, most(results[i].peak_bytes)});
   }
   return best;
 }

@@ -123,6 +123,14 @@ int32_t RankMemory::most_in_flight() const {
   return most_of([](int32_t) { return true; });
 }
 
+int64_t RankMemory::most_beside() const {
+  int64_t most = 0;
+  for (const Moment& moment : moments_) {
+    most = std::max(most, moment.beside);
+  }
+  return most;
+}
+
 std::vector<size_t> RankMemory::items_at(int32_t turn) const {
   std::vector<char> is_held(items_.size(), 0);
   for (int32_t i = 0; i <= turn; ++i) {

@@ -31,6 +31,8 @@ class RankMemory {
   int32_t most_in_flight(int32_t stage) const;
   // The same over all stages of the rank: not all are at their most at the same time.
   int32_t most_in_flight() const;
+  // Bytes that no choice changes, at most.
+  int64_t most_beside() const;
 
   struct Peak {
     int64_t bytes = 0;

@@ -181,6 +181,10 @@ std::optional<RankSlots::Assignment> RankSlots::fill_from_the_end(
       candidates.push_back(static_cast<int32_t>(i));
     }
   }
+  std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t a, int32_t b) {
+    return choices[static_cast<size_t>(a)].use.seconds() <
+           choices[static_cast<size_t>(b)].use.seconds();
+  });
   thin(candidates, kMostPerSlot);
   std::vector<std::vector<Label>> lists{{Label{}}};
   for (size_t item = count; item-- > 0;) {

@@ -16,7 +16,7 @@ class RankSlots {
  public:
   // An index into the choices of the item's stage, for each item.
   using Assignment = std::vector<int32_t>;
-  using Choices = std::vector<StageChoice>;  // in the order of their seconds
+  using Choices = std::vector<StageChoice>;
 
   // `choices` by stage of the pipeline.
   RankSlots(const RankMemory& memory, const std::vector<Choices>& choices);

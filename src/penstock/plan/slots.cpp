@@ -1,5 +1,6 @@
 #include "penstock/plan/slots.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "penstock/base/error.h"
@@ -20,19 +21,55 @@ bool splits_backward(const schedule::Schedule& schedule) {
   return false;
 }
 
-std::vector<RankSlots::Choices> all_choices(const SlotsRequest& request, bool splits) {
-  std::vector<RankSlots::Choices> all;
-  const auto kept = keep_everything(request.table, request.cuts, 1);
-  for (int32_t stage = 0; stage < request.schedule.stages(); ++stage) {
-    if (request.mode == SlotMode::KeepAll) {
-      const StageOperations& operations = kept[static_cast<size_t>(stage)][0];
-      all.push_back({{operations, use_of(request.table, request.cuts, stage, operations, splits)}});
-    } else {
-      all.push_back(StageRotor(request.table, request.cuts, stage, splits).choices());
+// What the stages' micro-batches may do.
+class StageMenus {
+ public:
+  explicit StageMenus(const SlotsRequest& request) {
+    const bool splits = splits_backward(request.schedule);
+    const auto kept = keep_everything(request.table, request.cuts, 1);
+    for (int32_t stage = 0; stage < request.schedule.stages(); ++stage) {
+      if (request.mode == SlotMode::KeepAll) {
+        const StageOperations& operations = kept[static_cast<size_t>(stage)][0];
+        choices_.push_back(
+            {{operations, use_of(request.table, request.cuts, stage, operations, splits)}});
+      } else {
+        rotors_.emplace_back(request.table, request.cuts, stage, splits);
+        choices_.push_back(rotors_.back().choices());
+      }
     }
   }
-  return all;
-}
+
+  // Choices cannot be there for every limit: these are made to measure for one.
+  void add_for(const RankMemory& memory, int64_t limit_bytes) {
+    const int64_t bytes = limit_bytes - memory.most_beside();
+    const int64_t slots = memory.most_in_flight();
+    for (const int32_t stage : memory.stages()) {
+      RankSlots::Choices& choices = choices_[static_cast<size_t>(stage)];
+      for (int64_t part = 1; part <= kParts && bytes > 0; ++part) {
+        const int64_t held = bytes / (kParts * slots) * part;
+        const int64_t running = bytes - (slots - 1) * held;
+        auto found = rotors_[static_cast<size_t>(stage)].fastest({running, held, running});
+        if (found.has_value() && is_new(choices, found->operations)) {
+          choices.push_back(std::move(*found));
+        }
+      }
+    }
+  }
+
+  const std::vector<RankSlots::Choices>& choices() const { return choices_; }
+
+ private:
+  static constexpr int64_t kParts = 16;
+
+  static bool is_new(const RankSlots::Choices& choices, const StageOperations& operations) {
+    return std::none_of(choices.begin(), choices.end(), [&](const StageChoice& choice) {
+      return choice.operations == operations;
+    });
+  }
+
+  std::vector<StageRotor> rotors_;
+  std::vector<RankSlots::Choices> choices_;  // by stage
+};
 
 std::vector<double> transfer_seconds(const SlotsRequest& request) {
   std::vector<double> seconds;
@@ -70,7 +107,7 @@ SlotsAnswer choose_slots(const SlotsRequest& request) {
                  "cuts that do not belong to the schedule");
   PENSTOCK_CHECK(request.limit_bytes.empty() || request.limit_bytes.size() == schedule.turns.size(),
                  "limits that do not belong to the schedule");
-  const std::vector<RankSlots::Choices> choices = all_choices(request, splits_backward(schedule));
+  StageMenus menus(request);
   std::vector<int64_t> limits = request.limit_bytes;
   if (limits.empty()) {
     limits.assign(schedule.turns.size(), std::numeric_limits<int64_t>::max() / 2);
@@ -81,7 +118,7 @@ SlotsAnswer choose_slots(const SlotsRequest& request) {
   }
   std::vector<RankSlots> ranks;
   for (const RankMemory& memory : memories) {
-    ranks.emplace_back(memory, choices);
+    ranks.emplace_back(memory, menus.choices());
   }
 
   SlotsAnswer answer;
@@ -94,6 +131,11 @@ SlotsAnswer choose_slots(const SlotsRequest& request) {
     answer.binding.push_back(schedule.turns[rank][static_cast<size_t>(least.peak.turn)]);
     answer.is_feasible = answer.is_feasible && least.peak.bytes <= limits[rank];
     assignments.push_back(std::move(least.assignment));
+  }
+  if (answer.is_feasible && request.mode != SlotMode::KeepAll && !request.limit_bytes.empty()) {
+    for (size_t rank = 0; rank < memories.size(); ++rank) {
+      menus.add_for(memories[rank], limits[rank]);
+    }
   }
   SlotSearch search(schedule, ranks, limits, transfer_seconds(request));
   if (answer.is_feasible && request.mode == SlotMode::Uniform) {

@@ -102,8 +102,7 @@ int64_t StageRotor::backward_need(int32_t i, size_t way) const {
   const LayerCost& layer = table_.layers[static_cast<size_t>(i)];
   const KeepCost& keep = layer.ways[way];
   return layer.input_bytes + layer.output_bytes + keep.state_bytes(layer.output_bytes) +
-         std::max<int64_t>(0, keep.backward_extra_bytes) + layer.weight_half_bytes() +
-         work_after(i);
+         layer.input_half_extra_bytes(keep) + work_after(i);
 }
 
 // Guard of keeping layer i when layers i .. l are run in the backward phase.

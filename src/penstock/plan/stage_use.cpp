@@ -158,8 +158,7 @@ class Replay {
     }
     if (splits_) {
       backward.makes.push_back(work_[at(i)] = make(cost.weight_half_bytes()));
-      backward.working_bytes = cost.input_bytes + cost.weight_half_bytes() +
-                               std::max<int64_t>(0, keep.backward_extra_bytes);
+      backward.working_bytes = cost.input_bytes + cost.input_half_extra_bytes(keep);
     }
     step(std::move(backward));
   }

@@ -65,7 +65,7 @@ int64_t held_bytes(const model::Parameters& parameters, int64_t bytes) {
 }
 
 struct WayMeasured {
-  Measured forward, backward, recompute;
+  Measured forward, backward, recompute, input_half;
 };
 
 struct LayerMeasured {
@@ -74,7 +74,7 @@ struct LayerMeasured {
   Measured dropping;
   std::vector<WayMeasured> ways;
   int64_t count = 0;  // how many layers of the chain it stands for
-  Measured input_half, weight_half;
+  Measured weight_half;
   int64_t weight_bytes = 0;  // what the weight half needs from the end of the input half on
   // What its backward hands on beside the gradient of its input; the layer before gets it.
   model::Tensors beside_gradient;
@@ -135,9 +135,9 @@ class Profiler {
         unless_over_limit([&] { measure_dropping(layer); });
         for (size_t way = 0; way < layer.ways.size(); ++way) {
           unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
-        }
-        if (options.measures_halves) {
-          unless_over_limit([&] { measure_halves(layer); });
+          if (options.measures_halves) {
+            unless_over_limit([&] { measure_halves(layer, static_cast<int32_t>(way)); });
+          }
         }
       }
     }
@@ -188,8 +188,8 @@ class Profiler {
         visit(way.forward);
         visit(way.backward);
         visit(way.recompute);
+        visit(way.input_half);
       }
-      visit(layer.input_half);
       visit(layer.weight_half);
     }
     visit(self.loss_);
@@ -209,7 +209,7 @@ class Profiler {
   void find_kinds();
   void measure_dropping(LayerMeasured& layer);
   void measure_way(LayerMeasured& layer, int32_t way);
-  void measure_halves(LayerMeasured& layer);
+  void measure_halves(LayerMeasured& layer, int32_t way);
   void measure_loss();
   plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
   plan::KeepCost way_cost(const model::Layer& layer,
@@ -336,22 +336,23 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   measured.beside_gradient.assign(input_gradient.begin() + 1, input_gradient.end());
 }
 
-void Profiler::measure_halves(LayerMeasured& measured) {
+void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   const int64_t index = measured.index;
   const model::Layer& layer = chain_.layer(index);
   const model::Pass pass{.layer = index};
-  const model::Tensors input = input_of(measured);
   const int64_t before = memory::usage().current_bytes;
-  model::Saved saved{.way = 0};
+  // Input and gradient are its own, for the weight half may hold on to them.
+  model::Tensors input{input_of(measured)[0].clone()};
+  model::Saved saved{.way = way};
   model::Tensors output = layer.forward(parameters_.weights_of(index), input, pass, &saved);
-  if (!layer.ways().front().needs_output) {
+  if (!layer.ways()[static_cast<size_t>(way)].needs_output) {
     output.clear();
   }
-  // Its own, for the weight half may hold on to it.
   model::Tensors gradient{activations_->view(measured.output).clone()};
   model::WeightWork work;
   cool_caches(gradient[0]);
-  const model::Tensors input_gradient = measured.input_half.time(*stopwatch_, [&] {
+  Measured& input_half = measured.ways[static_cast<size_t>(way)].input_half;
+  const model::Tensors input_gradient = input_half.time(*stopwatch_, [&] {
     return layer.backward_input(parameters_.weights_of(index),
                                 parameters_.gradients_of(index),
                                 input,
@@ -360,6 +361,7 @@ void Profiler::measure_halves(LayerMeasured& measured) {
                                 pass,
                                 work);
   });
+  input.clear();
   gradient.clear();
   output.clear();
   const int64_t left = memory::usage().current_bytes - before;
@@ -420,6 +422,10 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
       .needs_output = named.needs_output,
       .recompute_s = forward_s,
       .recompute_extra_bytes = extra(way.forward, saved)};
+  if (!way.input_half.timings.is_empty()) {
+    keep.backward_input_extra_bytes =
+        way.input_half.working_bytes - held_bytes(measured.input.bytes());
+  }
   if (!named.needs_output) {
     keep.recompute_s = seconds_or(way.recompute, forward_s);
     keep.recompute_extra_bytes = extra(way.recompute, saved - output);
@@ -443,10 +449,10 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
     cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
   }
   if (!measured.weight_half.timings.is_empty()) {
-    cost.backward_input_s = measured.input_half.timings.median();
+    cost.backward_input_s =
+        seconds_or(measured.ways.front().input_half, cost.ways.front().backward_s / 2);
     cost.backward_weight_s = measured.weight_half.timings.median();
     cost.weight_state_bytes = measured.weight_bytes;
-    cost.backward_input_extra_bytes = measured.input_half.working_bytes - cost.input_bytes;
     cost.weight_extra_bytes = measured.weight_half.working_bytes;
   }
   cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);

@@ -78,8 +78,8 @@ std::string does_not_fit(const plan::PipelineResult& result, int64_t limit_bytes
              result.binding[rank],
              "), and plan.memory allows ",
              format_count(limit_bytes),
-             "; try more plan.micro_batches, more ranks in plan.pipeline, or plan.recompute = "
-             "\"rotor\"");
+             "; try more plan.micro_batches, more ranks in plan.pipeline, another plan.schedule, or "
+             "plan.recompute = \"auto\"");
 }
 
 std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineResult& result) {

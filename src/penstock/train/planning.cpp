@@ -17,6 +17,7 @@
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -440,6 +441,9 @@ Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& roto
 }
 
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
+  if (recipe.plan.pipeline > 1) {
+    return measure_pipeline(recipe, make_chain(recipe.model));
+  }
   Built built(recipe);
   return measure_costs(recipe, built.chain, built.parameters, *built.optimizer);
 }

@@ -135,6 +135,9 @@ RankModel build_alone(const config::Recipe& recipe,
       chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device);
   made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
   made.planned = plan_run(recipe, chain, *made.parameters, *made.optimizer, predicts);
+  if (made.planned.result.step_s > 0) {
+    made.predicted_peaks = {made.planned.result.peak_bytes};
+  }
   return made;
 }
 
@@ -226,8 +229,8 @@ RankModel build_rank_model(const config::Recipe& recipe,
   plan::PlanResult& result = made.planned.result;
   result.is_feasible = true;
   result.step_s = json.at("step_s").get<double>();
-  const auto peaks = json.at("peak_bytes").get<std::vector<int64_t>>();
-  result.peak_bytes = *std::max_element(peaks.begin(), peaks.end());
+  made.predicted_peaks = json.at("peak_bytes").get<std::vector<int64_t>>();
+  result.peak_bytes = *std::max_element(made.predicted_peaks.begin(), made.predicted_peaks.end());
   result.plan.limit_bytes = recipe.plan.memory_bytes();
   result.plan.micro_batches = static_cast<int32_t>(recipe.plan.micro_batches);
   result.program =

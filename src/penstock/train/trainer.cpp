@@ -166,6 +166,7 @@ Trainer::Trainer(const config::Recipe& recipe,
                                                          .first_sample = parts.state.samples_seen});
   summary_.first_step = parts.state.step;
   summary_.parameters = parts.chain.parameter_count();
+  summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
 }
 
 void Trainer::load_or_start(const fs::path& from) {

@@ -30,7 +30,8 @@ struct Summary {
   double step_seconds = 0;       // the median step, the first left out
   // Most that tensors held at any moment, measuring included; of the rank that held most.
   int64_t peak_bytes = 0;
-  std::vector<int64_t> rank_peak_bytes;  // of each
+  std::vector<int64_t> rank_peak_bytes;            // of each
+  std::vector<int64_t> predicted_rank_peak_bytes;  // likewise; empty: not predicted
   int64_t parameters = 0;
   int64_t skipped_steps = 0;         // float16: their gradients overflowed
   std::filesystem::path checkpoint;  // the last one written; empty: none

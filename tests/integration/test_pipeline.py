@@ -1,0 +1,699 @@
+"""Pipelines: the same numbers as one rank under every schedule, launcher and limit, what happens
+when a rank dies or hangs, and plans that others can replay.
+
+With PENSTOCK_FULL=1 in the environment every combination of schedule, ranks, launcher and
+micro-batches is trained, else a third of them.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import penstock_cli as cli
+
+REPLAY_PROGRAM = cli.REPOSITORY / "tests" / "integration" / "replay_program.py"
+MPIRUN = shutil.which("mpirun")
+needs_mpi = unittest.skipIf(MPIRUN is None, "there is no mpirun")
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+LAUNCHERS = ("threads", "mpi")
+RANKS = (2, 4)
+MICRO_BATCHES = (1, 3, 8)
+# 11 layers, which no number of ranks divides.
+PIPELINE = {
+    "model.layers": 5,
+    "model.dropout": 0.1,
+    "train.steps": 10,
+    "train.batch": 24,
+    "train.clip": 1.0,
+    "run.validate_every": 5,
+    "run.validate_sequences": 30,
+}
+LAYERS = 1 + 2 * PIPELINE["model.layers"]
+
+# What a rank waits for in a step: a message, or what all ranks put together after it.
+WAITED_FOR = r"(instruction \d+, \w|the norm of the gradients|the gradient of )"
+
+shared = None  # the cost tables, measured once: a table for each number of micro-batches
+
+
+def setUpModule():
+    global shared
+    shared = pathlib.Path(tempfile.mkdtemp(prefix="penstock-costs-"))
+    unittest.addModuleCleanup(shutil.rmtree, shared, ignore_errors=True)
+    cli.make_workspace(shared, PIPELINE)
+    for parts in MICRO_BATCHES:
+        result = cli.run(
+            *("profile", "recipe.toml", "--out", costs_file(parts)),
+            *cli.settings({"plan.micro_batches": parts}),
+            cwd=shared,
+        )
+        assert result.code == 0, result
+
+
+def costs_file(parts):
+    return str(shared / f"costs-{parts}.json")
+
+
+class PipelineTestCase(cli.CliTestCase):
+    def setUp(self):
+        super().setUp()
+        self.write_recipe(PIPELINE)
+
+    def arguments(self, values, *flags, command="train"):
+        """With the cost table that fits, so that no run spends its time on measuring."""
+        costs = {"plan.costs": costs_file(values.get("plan.micro_batches", 1))}
+        settings = cli.settings({**costs, **values})
+        return [command, "recipe.toml", "--json", *settings, *flags]
+
+    def launch(self, launcher, ranks, arguments):
+        if launcher == "threads":
+            return cli.start(*arguments, cwd=self.folder)
+        environment = {
+            **os.environ,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+        return subprocess.Popen(
+            [MPIRUN, "--oversubscribe", "-n", str(ranks), cli.PROGRAM, *map(str, arguments)],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+
+    def run_ranks(self, launcher, ranks, arguments):
+        return cli.finish(self.launch(launcher, ranks, arguments), [launcher, ranks, *arguments])
+
+    def train_ranks(self, launcher, ranks, values, *flags):
+        values = {"plan.pipeline": ranks, **values}
+        result = self.run_ranks(launcher, ranks, self.arguments(values, *flags))
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        return result.json()
+
+    def plan(self, values, *flags, code=0):
+        result = self.run_program(*self.arguments(values, *flags, command="plan"))
+        self.assertEqual(result.code, code, result)
+        return result.json()
+
+    def validations(self, run_folder):
+        return [
+            (entry["step"], entry["validation_loss"])
+            for entry in cli.metrics(self.folder / run_folder)
+            if "validation_loss" in entry
+        ]
+
+    def replay(self, program):
+        command = [sys.executable, str(REPLAY_PROGRAM), str(self.folder / program)]
+        return json.loads(subprocess.check_output(command))
+
+
+class SameNumbers(PipelineTestCase):
+    def one_rank(self, parts):
+        out = f"one-rank-{parts}"
+        if not (self.folder / out).exists():
+            self.references[parts] = self.train_ranks(
+                "threads", 1, {"plan.micro_batches": parts, "run.out": out}
+            )
+        return self.references[parts], self.validations(out)
+
+    def check(self, launcher, ranks, values):
+        expected, validations = self.one_rank(values["plan.micro_batches"])
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        found = self.train_ranks(launcher, ranks, values)
+        self.assertEqual(len(found["rank_peak_bytes"]), ranks)
+        self.assertEqual(found["losses"], expected["losses"])
+        self.assertEqual(found["validation_loss"], expected["validation_loss"])
+        self.assertEqual(self.validations("out"), validations)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            one_rank = f"one-rank-{values['plan.micro_batches']}"
+            self.assert_same_file(f"out/step-00000010/{name}", f"{one_rank}/step-00000010/{name}")
+
+    def setUp(self):
+        super().setUp()
+        self.references = {}
+
+    def test_reference_learns_clips_and_validates(self):
+        expected, validations = self.one_rank(3)
+        self.assertEqual(len(expected["losses"]), 10)
+        self.assertLess(expected["losses"][-1], expected["losses"][0] - 0.1)
+        self.assertEqual([step for step, _ in validations], [5, 10])
+        entries = cli.metrics(self.folder / "one-rank-3")
+        norms = [entry["gradient_norm"] for entry in entries if "loss" in entry]
+        self.assertTrue(any(norm > PIPELINE["train.clip"] for norm in norms), norms)
+        self.assertNotEqual(self.one_rank(8)[0]["losses"], expected["losses"])
+
+    def check_schedule(self, schedule):
+        number = SCHEDULES.index(schedule)
+        everything = bool(os.environ.get("PENSTOCK_FULL"))
+        for (r, ranks), (l, launcher), (m, parts) in itertools.product(
+            *map(enumerate, (RANKS, LAUNCHERS, MICRO_BATCHES))
+        ):
+            is_chosen = (number + r + l + m) % 3 == 0
+            if (launcher == "mpi" and MPIRUN is None) or not (everything or is_chosen):
+                continue
+            with self.subTest(schedule=schedule, ranks=ranks, launcher=launcher, parts=parts):
+                values = {"plan.schedule": schedule, "plan.micro_batches": parts}
+                self.check(launcher, ranks, values)
+
+    def test_gpipe(self):
+        self.check_schedule("gpipe")
+
+    def test_1f1b(self):
+        self.check_schedule("1f1b")
+
+    def test_interleaved(self):
+        self.check_schedule("interleaved")
+
+    def test_zb_h1(self):
+        self.check_schedule("zb-h1")
+
+    def test_zb_h2(self):
+        self.check_schedule("zb-h2")
+
+    def test_zb_v(self):
+        self.check_schedule("zb-v")
+
+    def test_costs_that_are_measured_first(self):
+        for launcher in LAUNCHERS[: 2 if MPIRUN else 1]:
+            with self.subTest(launcher=launcher):
+                self.check(launcher, 3, {"plan.micro_batches": 3, "plan.costs": ""})
+
+    def test_cuts_at_the_ends(self):
+        for cuts in ("1,2,3", "8,9,10", "1,5,10"):
+            with self.subTest(cuts=cuts):
+                values = {"plan.micro_batches": 3, "plan.schedule": "1f1b", "plan.cuts": cuts}
+                self.check("threads", 4, values)
+
+
+class Resume(PipelineTestCase):
+    """A checkpoint does not know how many ranks wrote it."""
+
+    def test_under_another_pipeline(self):
+        parts = {"plan.micro_batches": 3}
+        straight = self.train_ranks("threads", 1, {**parts, "run.out": "straight"})
+        writer = "mpi" if MPIRUN else "threads"
+        saved = {**parts, "plan.schedule": "zb-h1", "run.save_every": 5, "run.out": "saved"}
+        whole = self.train_ranks(writer, 4, saved)
+        self.assertEqual(whole["losses"], straight["losses"])
+        half = "saved/step-00000005"
+        self.assertEqual(cli.checkpoint_damage(self.folder / half, 5), "")
+        readers = (
+            ("threads", 1, {}),
+            ("threads", 2, {"plan.schedule": "1f1b"}),
+            ("threads", 3, {"plan.schedule": "gpipe"}),
+            (writer, 2, {"plan.schedule": "interleaved"}),
+        )
+        for number, (launcher, ranks, values) in enumerate(readers):
+            with self.subTest(launcher=launcher, ranks=ranks, **values):
+                out = f"resumed-{number}"
+                values = {**parts, **values, "run.out": out}
+                resumed = self.train_ranks(launcher, ranks, values, "--resume", half)
+                self.assertEqual(resumed["first_step"], 5)
+                self.assertEqual(resumed["losses"], straight["losses"][5:])
+                self.assertEqual(resumed["validation_loss"], straight["validation_loss"])
+                for name in ("model.safetensors", "optimizer.safetensors"):
+                    last = f"step-00000010/{name}"
+                    self.assert_same_file(f"{out}/{last}", f"straight/{last}")
+
+
+class Memory(PipelineTestCase):
+    """Under a limit that a rank meets only by computing again."""
+
+    PARTS = 8
+    RANKS = 4
+
+    def values(self, **more):
+        return {
+            "plan.micro_batches": self.PARTS,
+            "plan.pipeline": self.RANKS,
+            "plan.cuts": "3,6,9",
+            "run.log": "none",
+            **{f"plan.{key}": value for key, value in more.items()},
+        }
+
+    def limit(self, values):
+        """70 % of what the fullest rank would hold without a limit."""
+        return max(self.plan(values)["peak_bytes"]) * 7 // 10
+
+    def one_rank(self):
+        return self.train_ranks("threads", 1, {"plan.micro_batches": self.PARTS})["losses"]
+
+    def check_table(self, schedule):
+        """Planned from one table, every rank's bytes are known beforehand."""
+        straight = self.one_rank()
+        limit = self.limit(self.values(schedule=schedule))
+        for recompute in ("rotor", "rotor-uniform"):
+            with self.subTest(recompute=recompute):
+                values = self.values(schedule=schedule, recompute=recompute, memory=limit)
+                planned = self.plan(values)
+                self.assertIs(planned["feasible"], True)
+                self.assertGreater(planned["recomputed_forwards"], 0)
+                self.assertLessEqual(max(planned["peak_bytes"]), limit)
+                found = self.train_ranks("threads", self.RANKS, values)
+                self.assertEqual(found["losses"], straight)
+                self.assertLessEqual(max(found["rank_peak_bytes"]), limit)
+                self.assertEqual(found["rank_peak_bytes"], planned["peak_bytes"])
+
+    def test_gpipe(self):
+        self.check_table("gpipe")
+
+    def test_1f1b(self):
+        self.check_table("1f1b")
+
+    def test_zb_h1(self):
+        self.check_table("zb-h1")
+
+    def test_costs_that_are_measured_first(self):
+        straight = self.one_rank()
+        for schedule in ("gpipe", "1f1b", "zb-h1"):
+            limit = self.limit(self.values(schedule=schedule, costs=""))
+            for recompute in ("rotor", "rotor-uniform"):
+                with self.subTest(schedule=schedule, recompute=recompute):
+                    values = self.values(
+                        schedule=schedule, recompute=recompute, memory=limit, costs=""
+                    )
+                    found = self.train_ranks("threads", self.RANKS, values)
+                    self.assertEqual(found["losses"], straight)
+                    self.assertLessEqual(max(found["rank_peak_bytes"]), limit)
+                    self.assertEqual(max(found["rank_peak_bytes"]), found["predicted_peak_bytes"])
+
+    def test_limit_that_fits_no_cut(self):
+        for schedule in ("1f1b", "zb-h1", "auto"):
+            with self.subTest(schedule=schedule):
+                values = self.values(schedule=schedule, cuts="", memory=100_000)
+                planned = self.plan(values, code=1)
+                self.assertIs(planned["feasible"], False)
+                self.assertEqual(len(planned["least_memory_bytes"]), self.RANKS)
+                for least in planned["least_memory_bytes"]:
+                    self.assertGreater(least, 0)
+                self.assertGreater(max(planned["least_memory_bytes"]), 100_000)
+                result = self.run_program(*self.arguments(values))
+                self.assert_fails(result, "does not fit", code=1)
+
+    def test_least_memory_is_enough(self):
+        values = self.values(schedule="1f1b")
+        least = max(self.plan({**values, "plan.memory": 100_000}, code=1)["least_memory_bytes"])
+        self.assertTrue(self.plan({**values, "plan.memory": least})["feasible"])
+        self.assertFalse(self.plan({**values, "plan.memory": least - 1}, code=1)["feasible"])
+        found = self.train_ranks("threads", self.RANKS, {**values, "plan.memory": least})
+        self.assertLessEqual(max(found["rank_peak_bytes"]), least)
+
+
+class LongRun(PipelineTestCase):
+    """A run that would take minutes, and something that happens to it."""
+
+    PARTS = 3
+    VALUES = {
+        "plan.micro_batches": PARTS,
+        "plan.schedule": "zb-h1",
+        "plan.pipeline": 4,
+        "train.steps": 20000,
+        "run.save_every": 5,
+        "run.validate_every": 0,
+        "run.log_every": 1000,
+        "run.timeout": 3,
+    }
+
+    def begin(self, launcher, values=None):
+        process = self.launch(launcher, 4, self.arguments({**self.VALUES, **(values or {})}))
+        self.addCleanup(self.end, process)
+        deadline = time.monotonic() + cli.TIMEOUT_S
+        while self.steps_done() < 6:
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.fail(f"no sixth step: {cli.finish(process, timeout=1)}")
+            time.sleep(0.02)
+        return process
+
+    def steps_done(self):
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "out/metrics.jsonl").read_text().count("\n")
+        return 0
+
+    def end(self, process):
+        for rank in range(4):
+            with contextlib.suppress(ProcessLookupError, LookupError):
+                os.kill(self.pid_of_rank(rank), signal.SIGKILL)
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def pid_of_rank(self, rank):
+        """The process in this test's folder that mpirun started as this rank."""
+        for entry in pathlib.Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if not entry.name.isdigit() or os.readlink(entry / "cwd") != str(self.folder):
+                    continue
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables:
+                    return int(entry.name)
+        raise LookupError(f"no process of rank {rank}")
+
+    def assert_resumes(self, first_at_least=5):
+        """The newest checkpoint is whole and training goes on from it, here on one rank."""
+        steps = cli.checkpoint_steps(self.folder / "out")
+        self.assertGreaterEqual(steps[-1], first_at_least)
+        newest = self.folder / f"out/step-{steps[-1]:08d}"
+        self.assertEqual(cli.checkpoint_damage(newest, steps[-1]), "")
+        values = {
+            "plan.micro_batches": self.PARTS,
+            "train.steps": steps[-1] + 2,
+            "run.validate_every": 0,
+        }
+        resumed = self.train_ranks("threads", 1, values, "--resume", "out")
+        self.assertEqual(resumed["first_step"], steps[-1])
+        self.assertEqual(len(resumed["losses"]), 2)
+
+
+class RankThatIsGone(LongRun):
+    def check(self, number, victim):
+        process = self.begin("mpi")
+        pid = self.pid_of_rank(victim)
+        started = time.monotonic()
+        os.kill(pid, number)
+        result = cli.finish(process, timeout=60)
+        seconds = time.monotonic() - started
+        self.assertNotEqual(result.code, 0, result)
+        self.assertLess(seconds, self.VALUES["run.timeout"] + 10, result)
+        self.assertEqual(result.stdout, "", result)
+        told = [line for line in result.errors() if f"for rank {victim}: " in line]
+        self.assertTrue(told, result)
+        for line in told:
+            self.assertRegex(line, f"for rank {victim}: {WAITED_FOR}")
+        with self.assertRaises(LookupError, msg="a rank outlives its job"):
+            self.pid_of_rank(victim)
+        self.assert_resumes()
+
+    @needs_mpi
+    def test_killed(self):
+        for victim in (0, 2):
+            with self.subTest(victim=victim):
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                self.check(signal.SIGKILL, victim)
+
+    @needs_mpi
+    def test_stopped(self):
+        for victim in (0, 3):
+            with self.subTest(victim=victim):
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                self.check(signal.SIGSTOP, victim)
+
+
+class Interrupt(LongRun):
+    def test_threads(self):
+        process = self.begin("threads")
+        process.send_signal(signal.SIGINT)
+        stopped = cli.finish(process)
+        self.assertEqual(stopped.code, 0, stopped)
+        summary = stopped.json()
+        done = len(summary["losses"])
+        self.assertIs(summary["interrupted"], True)
+        self.assertEqual(summary["checkpoint"], f"out/step-{done:08d}")
+        self.assertIn("stopped by SIGINT", stopped.stderr)
+        self.assertEqual(stopped.errors(), [])
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out")[-1], done)
+        self.assertEqual(cli.temporaries(self.folder), [])
+        self.assert_resumes(done)
+
+    @needs_mpi
+    def test_mpi(self):
+        # mpirun asks its ranks with SIGTERM and kills them a second later: time enough for a short
+        # step and its save. The exit code is its own.
+        process = self.begin("mpi", {"run.save_every": 0})
+        process.send_signal(signal.SIGINT)
+        stopped = cli.finish(process)
+        self.assertNotEqual(stopped.code, 0, stopped)
+        self.assertIn("stopped by SIGTERM", stopped.stderr, stopped)
+        summary = stopped.json()
+        done = len(summary["losses"])
+        self.assertIs(summary["interrupted"], True)
+        self.assertEqual(summary["checkpoint"], f"out/step-{done:08d}")
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [done])
+        self.assertEqual(cli.temporaries(self.folder), [])
+        self.assert_resumes(done)
+
+
+class BadInput(PipelineTestCase):
+    def assert_refused(self, values, *needles, flags=(), code=2):
+        before = cli.snapshot(self.folder)
+        for command in ("train", "plan"):
+            if command == "plan" and flags:
+                continue
+            result = self.run_program(*self.arguments(values, *flags, command=command))
+            self.assert_fails(result, *needles, code=code)
+        self.assertEqual(cli.snapshot(self.folder), before, "files changed")
+
+    def test_more_stages_than_layers(self):
+        needles = ("12 stages", "11 layers")
+        self.assert_refused({"plan.pipeline": 12}, *needles)
+        self.assert_refused({"plan.pipeline": 6, "plan.schedule": "zb-v"}, *needles)
+        values = {"plan.pipeline": 4, "plan.schedule": "interleaved", "plan.chunks": 3}
+        self.assert_refused(values, *needles)
+
+    def test_cuts(self):
+        cases = (
+            ("5,3,8", ("3 comes after 5", "rise")),
+            ("3,5,5", ("5 comes after 5", "rise")),
+            ("0,3,5", ("0 is not between 1 and 10",)),
+            ("3,5,11", ("11 is not between 1 and 10",)),
+            ("3,-5,8", ("-5 is not between 1 and 10",)),
+            ("3,5", ("4 stages need 3 cuts",)),
+            ("3,5,7,9", ("4 stages need 3 cuts",)),
+            ("3,five,8", ("plan.cuts", '"3,five,8"', "no list of layers", "6,12,18")),
+            ("3,,8", ("plan.cuts", '"3,,8"', "no list of layers")),
+            ("3,5,99999999999999999999", ("plan.cuts", "no list of layers")),
+        )
+        for cuts, needles in cases:
+            with self.subTest(cuts=cuts):
+                values = {"plan.pipeline": 4, "plan.schedule": "1f1b", "plan.cuts": cuts}
+                self.assert_refused(values, "cuts", *needles)
+        self.assert_refused({"plan.cuts": "3"}, "plan.cuts", "plan.pipeline is 1")
+
+    def test_ranks_that_disagree_with_the_plan(self):
+        needles = ("--ranks", "3 ranks", "--set plan.pipeline=3")
+        flags = ("--ranks", "3")
+        self.assert_refused({"plan.pipeline": 2}, "plan.pipeline = 2", *needles, flags=flags)
+        self.assert_refused({}, "plan.pipeline = 1", *needles, flags=flags)
+
+    @needs_mpi
+    def test_launcher_that_disagrees_with_the_plan(self):
+        for values in ({"plan.pipeline": 2}, {}):
+            with self.subTest(**values):
+                result = self.run_ranks("mpi", 3, self.arguments(values))
+                self.assertEqual(result.code, 2, result)
+                self.assertEqual(result.stdout, "", result)
+                self.assertEqual(len(set(result.errors())), 1, result)
+                for needle in ("launcher started 3 ranks", "plan.pipeline=3"):
+                    self.assertIn(needle, result.errors()[0])
+
+    def test_costs_of_another_model(self):
+        for key, value in (("model.layers", 3), ("model.layers", 7), ("model.width", 16)):
+            with self.subTest(key=key, value=value):
+                profiled = self.run_program(
+                    *("profile", "recipe.toml", "--out", "costs.json"),
+                    *cli.settings({key: value}),
+                )
+                self.assertEqual(profiled.code, 0, profiled)
+                values = {"plan.pipeline": 2, "plan.costs": "costs.json"}
+                self.assert_refused(values, "costs.json", "penstock profile")
+
+    def test_recomputation_of_another_number_of_ranks(self):
+        values = {"plan.pipeline": 2, "plan.recompute": "sqrt"}
+        self.assert_refused(values, '"sqrt"', "plan.pipeline is 2", '"rotor-uniform"')
+        values = {"plan.recompute": "rotor-uniform"}
+        self.assert_refused(values, '"rotor-uniform"', "plan.pipeline is 1", '"rotor"')
+
+    def test_pipeline_on_a_gpu(self):
+        values = {"plan.pipeline": 2, "run.device": "cuda"}
+        self.assert_refused(values, "plan.pipeline = 2", 'run.device = "cpu"')
+
+    def test_unknown_schedule(self):
+        values = {"plan.pipeline": 2, "plan.schedule": "zbv"}
+        self.assert_refused(values, "plan.schedule", '"zbv"', '"zb-v"')
+
+
+class BareNumbers(cli.CliTestCase):
+    """Schedules of equal stages, by times alone."""
+
+    TIMES = {
+        "forward": 18.522,
+        "backward-input": 18.086,
+        "backward-weight": 9.337,
+        "transfer": 0.601,
+    }
+
+    def simulate(self, times, *flags, schedule="zb-h1", ranks=8, parts=24):
+        arguments = ["simulate", "--schedule", schedule, "--ranks", ranks, "--micro-batches", parts]
+        for name, value in times.items():
+            arguments += [f"--{name}", value]
+        return self.run_program(*arguments, *flags, "--json")
+
+    def test_published_times(self):
+        result = self.simulate(self.TIMES)
+        self.assertEqual(result.code, 0, result)
+        answer = result.json()
+        self.assertEqual(set(answer), {"step", "bubble", "in_flight"})
+        self.assertAlmostEqual(answer["bubble"], 0.1585, delta=5e-5)
+        self.assertAlmostEqual(answer["step"], 1310.405, places=6)
+        self.assertEqual(answer["in_flight"], [8] * 8)
+
+    def test_by_hand(self):
+        # Filling and draining: (ranks - 1) forwards and backwards besides the rank's own.
+        for schedule, in_flight in (("gpipe", [8, 8, 8, 8]), ("1f1b", [4, 3, 2, 1])):
+            times = {"forward": 1, "backward": 2}
+            answer = self.simulate(times, schedule=schedule, ranks=4, parts=8).json()
+            self.assertEqual(answer["step"], (8 + 3) * 3)
+            self.assertAlmostEqual(answer["bubble"], 3 / 11)
+            self.assertEqual(answer["in_flight"], in_flight)
+
+    def test_program_of_it(self):
+        answer = self.simulate(self.TIMES, "--program", "bare.json", ranks=4, parts=8).json()
+        command = [sys.executable, str(REPLAY_PROGRAM), str(self.folder / "bare.json")]
+        replayed = json.loads(subprocess.check_output(command))
+        self.assertAlmostEqual(replayed["seconds"], answer["step"], places=9)
+
+    def test_missing_times(self):
+        for missing in ("forward", "backward-input", "backward-weight"):
+            with self.subTest(missing=missing):
+                times = {name: time for name, time in self.TIMES.items() if name != missing}
+                self.assert_fails(self.simulate(times), f"--{missing}")
+        self.assert_fails(self.simulate({}), "--forward")
+
+    def test_times_that_are_none(self):
+        for value in ("-1", "soon", "nan"):
+            with self.subTest(value=value):
+                self.assert_fails(self.simulate({**self.TIMES, "forward": value}), "--forward")
+
+    def test_both_kinds_of_backward(self):
+        self.assert_fails(self.simulate({**self.TIMES, "backward": 3}), "--backward")
+
+    def test_unknown_schedule_suggests_the_nearest(self):
+        self.assert_fails(
+            self.simulate(self.TIMES, schedule="zbh1"), '"zbh1"', "did you mean zb-h1?", "gpipe"
+        )
+
+    def test_missing_sizes(self):
+        result = self.run_program("simulate", "--schedule", "1f1b", "--forward", 1, "--backward", 2)
+        self.assert_fails(result, "--ranks", "--micro-batches")
+
+
+def hand_table(halves):
+    """Ten layers of different weight; with the halves of their backwards, or without."""
+    layers = []
+    for i in range(10):
+        backward_input, backward_weight = 0.002 + 0.001 * (i % 3), 0.003
+        parted = {"backward_input_s": backward_input, "backward_weight_s": backward_weight}
+        whole = {"backward_s": backward_input + backward_weight}
+        layers.append(
+            {
+                "name": f"layer {i}",
+                "forward_s": 0.002 + 0.0005 * (i % 4),
+                **(parted if halves else whole),
+                "input_bytes": 1000,
+                "output_bytes": 1000,
+                "saved_bytes": 5000 + 500 * (i % 3),
+                "weight_state_bytes": 2500,
+                "forward_extra_bytes": 700,
+                "backward_extra_bytes": 300,
+                "parameter_bytes": 400,
+                "gradient_bytes": 400,
+                "optimizer_bytes": 800,
+            }
+        )
+    loss = {"extra_bytes": 900, "seconds": 0.001}
+    return {"layers": layers, "loss": loss, "target_bytes": 100, "step_s": 0.001, "clear_s": 0.0005}
+
+
+class Replay(PipelineTestCase):
+    """A plan of a bare table, and what its program costs by the rules in docs/program.md."""
+
+    RANKS = 4
+    PARTS = 8
+
+    def plan_table(self, file, schedule, *flags, recompute="rotor", name="program.json", code=0):
+        result = self.run_program(
+            *("plan", "--costs", file, "--pipeline", self.RANKS, "--micro-batches", self.PARTS),
+            *("--schedule", schedule, "--recompute", recompute, "--json", *flags),
+            *("--program", name),
+        )
+        self.assertEqual(result.code, code, result)
+        return result.json()
+
+    def assert_cuts(self, planned, layers):
+        cuts = planned["cuts"]
+        self.assertEqual(len(cuts), len(planned["rank_of_stage"]) - 1)
+        self.assertEqual(cuts, sorted(set(cuts)))
+        self.assertTrue(0 < cuts[0] and cuts[-1] < layers, cuts)
+        self.assertEqual(set(planned["rank_of_stage"]), set(range(self.RANKS)))
+
+    def assert_replays(self, planned, name="program.json"):
+        replayed = self.replay(name)
+        self.assertEqual(replayed["peaks"], planned["peak_bytes"])
+        self.assertAlmostEqual(replayed["seconds"], planned["step_s"], places=12)
+
+    def assert_layers_complete(self, layers, name="program.json"):
+        """Every layer runs forward and backward for every micro-batch, on one rank."""
+        ranks = json.loads((self.folder / name).read_text())["ranks"]
+        for backward in ({"backward", "backward-weight"}, {"backward", "backward-input"}):
+            done = [
+                (instruction["layer"], instruction["mb"])
+                for rank in ranks
+                for instruction in rank["instructions"]
+                if instruction["op"] in backward
+            ]
+            expected = itertools.product(range(layers), range(self.PARTS))
+            self.assertEqual(sorted(done), list(expected))
+
+    def check(self, file, schedule, layers):
+        free = self.plan_table(file, schedule, recompute="none", name="free.json")
+        self.assert_cuts(free, layers)
+        self.assert_replays(free, "free.json")
+        limit = max(free["peak_bytes"]) * 7 // 10
+        for recompute in ("rotor", "rotor-uniform"):
+            with self.subTest(file=file, schedule=schedule, recompute=recompute):
+                planned = self.plan_table(file, schedule, "--memory", limit, recompute=recompute)
+                self.assertIs(planned["feasible"], True)
+                self.assert_cuts(planned, layers)
+                self.assertEqual(len(planned["peak_bytes"]), self.RANKS)
+                self.assertLessEqual(max(planned["peak_bytes"]), limit)
+                self.assert_replays(planned)
+                self.assert_layers_complete(layers)
+
+    def test_measured_table(self):
+        for schedule in ("1f1b", "zb-h1"):
+            self.check(costs_file(self.PARTS), schedule, LAYERS)
+
+    def test_table_by_hand(self):
+        for halves in (True, False):
+            file = f"halves-{halves}.json"
+            (self.folder / file).write_text(json.dumps(hand_table(halves)))
+            for schedule in SCHEDULES:
+                self.check(file, schedule, 10)
+
+    def test_halves_of_a_backward_add_up(self):
+        steps = []
+        for halves in (True, False):
+            (self.folder / "table.json").write_text(json.dumps(hand_table(halves)))
+            steps.append(self.plan_table("table.json", "1f1b", recompute="none")["step_s"])
+        self.assertAlmostEqual(*steps, places=12)
+
+
+# Only what holds the tests is a test itself.
+del PipelineTestCase, LongRun
+
+if __name__ == "__main__":
+    cli.main()
