@@ -40,8 +40,11 @@ PIPELINE = {
 }
 LAYERS = 1 + 2 * PIPELINE["model.layers"]
 
-# What a rank waits for in a step: a message, or what all ranks put together after it.
-WAITED_FOR = r"(instruction \d+, \w|the norm of the gradients|the gradient of )"
+# What a rank waits for in a run: a message of the step, or what the ranks put together after it.
+WAITED_FOR = (
+    r"(instruction \d+, \w|the norm of the gradients|the gradient of |the end of the step"
+    r"|rank 0 to save |\S+ to save it|the end of saving)"
+)
 
 shared = None  # the cost tables, measured once: a table for each number of micro-batches
 
@@ -247,8 +250,10 @@ class Memory(PipelineTestCase):
         }
 
     def limit(self, values):
-        """70 % of what the fullest rank would hold without a limit."""
-        return max(self.plan(values)["peak_bytes"]) * 7 // 10
+        """A quarter of the way from what must be to what would be without a limit."""
+        least = self.plan({**values, "plan.memory": 1000}, code=1)["least_memory_bytes"]
+        free = self.plan({**values, "plan.recompute": "none"})["peak_bytes"]
+        return max(least) + (max(free) - max(least)) // 4
 
     def one_rank(self):
         return self.train_ranks("threads", 1, {"plan.micro_batches": self.PARTS})["losses"]
@@ -256,10 +261,10 @@ class Memory(PipelineTestCase):
     def check_table(self, schedule):
         """Planned from one table, every rank's bytes are known beforehand."""
         straight = self.one_rank()
-        limit = self.limit(self.values(schedule=schedule))
         for recompute in ("rotor", "rotor-uniform"):
             with self.subTest(recompute=recompute):
-                values = self.values(schedule=schedule, recompute=recompute, memory=limit)
+                values = self.values(schedule=schedule, recompute=recompute)
+                limit = values["plan.memory"] = self.limit(values)
                 planned = self.plan(values)
                 self.assertIs(planned["feasible"], True)
                 self.assertGreater(planned["recomputed_forwards"], 0)
@@ -281,16 +286,15 @@ class Memory(PipelineTestCase):
     def test_costs_that_are_measured_first(self):
         straight = self.one_rank()
         for schedule in ("gpipe", "1f1b", "zb-h1"):
-            limit = self.limit(self.values(schedule=schedule, costs=""))
             for recompute in ("rotor", "rotor-uniform"):
                 with self.subTest(schedule=schedule, recompute=recompute):
-                    values = self.values(
-                        schedule=schedule, recompute=recompute, memory=limit, costs=""
-                    )
+                    values = self.values(schedule=schedule, recompute=recompute, costs="")
+                    limit = values["plan.memory"] = self.limit(values)
                     found = self.train_ranks("threads", self.RANKS, values)
                     self.assertEqual(found["losses"], straight)
                     self.assertLessEqual(max(found["rank_peak_bytes"]), limit)
-                    self.assertEqual(max(found["rank_peak_bytes"]), found["predicted_peak_bytes"])
+                    self.assertLessEqual(found["peak_bytes"], found["predicted_peak_bytes"])
+                    self.assertGreater(found["peak_bytes"], 0.9 * found["predicted_peak_bytes"])
 
     def test_limit_that_fits_no_cut(self):
         for schedule in ("1f1b", "zb-h1", "auto"):
@@ -662,9 +666,12 @@ class Replay(PipelineTestCase):
         free = self.plan_table(file, schedule, recompute="none", name="free.json")
         self.assert_cuts(free, layers)
         self.assert_replays(free, "free.json")
-        limit = max(free["peak_bytes"]) * 7 // 10
         for recompute in ("rotor", "rotor-uniform"):
             with self.subTest(file=file, schedule=schedule, recompute=recompute):
+                least = self.plan_table(
+                    file, schedule, "--memory", 1000, recompute=recompute, name="none.json", code=1
+                )["least_memory_bytes"]
+                limit = max(least) + (max(free["peak_bytes"]) - max(least)) // 4
                 planned = self.plan_table(file, schedule, "--memory", limit, recompute=recompute)
                 self.assertIs(planned["feasible"], True)
                 self.assert_cuts(planned, layers)

@@ -80,10 +80,23 @@ double panel_height_for(size_t num_ranks) {
   return num_ranks <= 1 ? 200 : num_ranks <= 2 ? 130 : num_ranks <= 8 ? 84 : 48;
 }
 
+// Messages that take no time have no lane.
+bool is_empty_lane(const StepPicture& picture, size_t rank, program::Resource resource) {
+  const auto seconds = [&](const program::Timeline& timeline) {
+    const auto busy = timeline.ranks[rank].busy_seconds.find(resource);
+    return busy == timeline.ranks[rank].busy_seconds.end() ? 0 : busy->second;
+  };
+  return is_low_lane(resource) && seconds(picture.predicted) == 0 &&
+         (picture.measured == nullptr || seconds(*picture.measured) == 0);
+}
+
 std::vector<Lane> lanes_of(const StepPicture& picture) {
   std::vector<Lane> lanes;
   for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
     for (const program::Resource resource : resources_of(picture.program.ranks[rank])) {
+      if (is_empty_lane(picture, rank, resource)) {
+        continue;
+      }
       lanes.push_back({rank, resource, false});
       if (picture.measured != nullptr) {
         lanes.push_back({rank, resource, true});
@@ -132,6 +145,13 @@ double gap_above(const Lane& lane, double lane_height) {
   return lane.is_measured ? 0 : is_low_lane(lane.resource) ? 1 : lane_height / 3;
 }
 
+// A pipeline of bare numbers has none.
+bool has_memory(const StepPicture& picture) {
+  const auto holds = [](const program::RankTimeline& rank) { return rank.peak_bytes > 0; };
+  const std::vector<program::RankTimeline>& ranks = picture.predicted.ranks;
+  return std::any_of(ranks.begin(), ranks.end(), holds) || picture.measured != nullptr;
+}
+
 Layout layout_of(const StepPicture& picture) {
   Layout layout = {time_axis(picture), bytes_axis(picture), lanes_of(picture)};
   const double legend_top = kMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
@@ -147,7 +167,7 @@ Layout layout_of(const StepPicture& picture) {
   }
   layout.lanes_bottom = top;
   layout.panels_top = top + kAxisHeight;
-  layout.num_panels = picture.program.ranks.size();
+  layout.num_panels = has_memory(picture) ? picture.program.ranks.size() : 0;
   layout.panel_height = panel_height_for(layout.num_panels);
   return layout;
 }
