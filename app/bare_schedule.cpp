@@ -1,5 +1,6 @@
 #include "bare_schedule.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -32,6 +33,17 @@ plan::BareTimes times_of(const BareScheduleArguments& arguments) {
     throw ConfigError(
         "--backward is both halves at once; give it, or --backward-input and "
         "--backward-weight");
+  }
+  const std::pair<const char*, std::optional<double>> all[] = {
+      {"--forward", arguments.forward},
+      {"--backward", arguments.backward},
+      {"--backward-input", arguments.backward_input},
+      {"--backward-weight", arguments.backward_weight},
+      {"--transfer", arguments.transfer}};
+  for (const auto& [name, time] : all) {
+    if (time && !std::isfinite(*time)) {
+      throw ConfigError(cat(name, " is no number; give one from 0 up, in any unit"));
+    }
   }
   plan::BareTimes times{.forward = require_time(arguments.forward, "--forward"),
                         .transfer = arguments.transfer};

@@ -78,6 +78,10 @@ config::Recipe step_recipe(const StepArguments& arguments) {
   for (const std::string& setting : arguments.settings) {
     config::apply_setting(recipe, setting);
   }
+  if (recipe.plan.pipeline > 1) {
+    throw ConfigError(
+        cat("bench step runs on one rank, and plan.pipeline is ", recipe.plan.pipeline));
+  }
   return recipe;
 }
 

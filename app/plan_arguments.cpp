@@ -105,6 +105,12 @@ train::Planned plan_bare_costs(const PlanArguments& arguments) {
   if (!arguments.recipe.settings.empty()) {
     throw ConfigError("--set changes a recipe; with --costs alone there is none");
   }
+  if (!arguments.schedule.empty() || arguments.chunks > 0 || !arguments.cuts.empty() ||
+      arguments.recompute == "rotor-uniform") {
+    throw ConfigError(
+        "--schedule, --chunks, --cuts and --recompute rotor-uniform are for a pipeline; say of how "
+        "many ranks with --pipeline");
+  }
   const int64_t limit = parse_bytes(arguments.memory).value_or(0);  // 0: none was given
   const std::string how = arguments.recompute.empty() ? "auto" : arguments.recompute;
   train::Planned planned{plan::read_costs(arguments.costs), {}};
@@ -172,7 +178,7 @@ PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
   const config::Recipe recipe = load_planned_recipe(arguments);
   train::prepare_process(recipe.run);
   const model::Chain chain = train::make_chain(recipe.model);
-  PlannedPipeline planned{.costs = train::measure_pipeline(recipe, chain),
+  PlannedPipeline planned{.costs = train::find_pipeline_costs(recipe, chain),
                           .limit_bytes = recipe.plan.memory_bytes()};
   planned.result = train::plan_pipeline(recipe, chain, planned.costs);
   return planned;

@@ -178,11 +178,14 @@ TEST(Cuts, GivenByTheUserAreChecked) {
   EXPECT_EQ(check_cuts({3, 6}, 9, 3), (std::vector<int32_t>{0, 3, 6, 9}));
   EXPECT_EQ(check_cuts({}, 9, 1), (std::vector<int32_t>{0, 9}));
   expect_error(
-      {3}, 9, 3, "cuts = [3]: 3 stages need 2 cuts, the first layer of every stage but the first");
-  expect_error({6, 3}, 9, 3, "cuts = [6, 3]: 3 comes after 6; cuts must rise");
-  expect_error({3, 3}, 9, 3, "cuts = [3, 3]: 3 comes after 3; cuts must rise");
-  expect_error({0, 3}, 9, 3, "cuts = [0, 3]: 0 is not between 1 and 8");
-  expect_error({3, 9}, 9, 3, "cuts = [3, 9]: 9 is not between 1 and 8");
+      {3},
+      9,
+      3,
+      "plan.cuts = \"3\": 3 stages need 2 cuts, the first layer of every stage but the first");
+  expect_error({6, 3}, 9, 3, "plan.cuts = \"6,3\": 3 comes after 6; cuts must rise");
+  expect_error({3, 3}, 9, 3, "plan.cuts = \"3,3\": 3 comes after 3; cuts must rise");
+  expect_error({0, 3}, 9, 3, "plan.cuts = \"0,3\": 0 is not between 1 and 8");
+  expect_error({3, 9}, 9, 3, "plan.cuts = \"3,9\": 9 is not between 1 and 8");
   expect_error(
       {1, 2, 3},
       3,

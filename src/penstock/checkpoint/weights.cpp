@@ -162,7 +162,9 @@ void load_tensors(const fs::path& file, const std::vector<NamedTensor>& tensors)
   }
 }
 
-void import_weights(const fs::path& file, model::Parameters& parameters) {
+void import_weights(const fs::path& file,
+                    model::Parameters& parameters,
+                    const std::vector<std::string>& others) {
   const c10::NoGradGuard no_grad;
   if (is_whole_checkpoint(file.parent_path())) {
     verify_files(file.parent_path(), read_manifest(file.parent_path()));
@@ -181,6 +183,9 @@ void import_weights(const fs::path& file, model::Parameters& parameters) {
     }
     copy_entry(source, entry, file, parameter.weight);
     used.insert(name);
+  }
+  for (const std::string& name : others) {
+    used.insert(stored_name(name));
   }
   for (const TensorEntry& entry : source.header().tensors) {
     const bool is_expected =

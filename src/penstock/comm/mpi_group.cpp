@@ -150,13 +150,15 @@ int64_t MpiGroup::take_piece(
   const int tag = static_cast<int>(channel);
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status = {};
+  int bytes = 0;
   poll(peer, what, [&] {
     int has_come = 0;
     check_mpi(MPI_Improbe(peer, tag, messages_, &has_come, &message, &status), "MPI_Improbe");
+    if (has_come != 0) {
+      check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    }
     return has_come != 0;
   });
-  int bytes = 0;
-  check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
   if (bytes > room) {
     return bytes;
   }

@@ -20,16 +20,6 @@ size_t index(int32_t i) {
   return static_cast<size_t>(i);
 }
 
-void check_stages(int32_t stages, int32_t layers) {
-  if (stages > layers) {
-    throw ConfigError(cat(stages,
-                          " stages for ",
-                          layers,
-                          layers == 1 ? " layer" : " layers",
-                          "; a stage needs one layer at least: use fewer ranks or chunks"));
-  }
-}
-
 // How good cuts are: less is better, the first difference decides.
 struct Score {
   int64_t beyond = 0;  // bytes of the rank that exceeds its limit most
@@ -295,13 +285,23 @@ std::vector<int32_t> choose_cuts(const CostTable& table,
   return Cutter(table, stages, request).run();
 }
 
+void check_stages(int32_t stages, int32_t layers) {
+  if (stages > layers) {
+    throw ConfigError(cat(stages,
+                          " stages for ",
+                          layers,
+                          layers == 1 ? " layer" : " layers",
+                          "; a stage needs one layer at least: use fewer ranks or chunks"));
+  }
+}
+
 std::vector<int32_t> check_cuts(const std::vector<int32_t>& given, int32_t layers, int32_t stages) {
   check_stages(stages, layers);
   std::vector<std::string> words;
   for (const int32_t cut : given) {
     words.push_back(cat(cut));
   }
-  const std::string text = cat("cuts = [", join(words, ", "), "]: ");
+  const std::string text = cat("plan.cuts = \"", join(words, ","), "\": ");
   if (static_cast<int32_t>(given.size()) != stages - 1) {
     throw ConfigError(cat(text,
                           stages,

@@ -52,6 +52,9 @@ class StageCosts {
 // ConfigError where there are more stages than layers.
 std::vector<int32_t> choose_cuts(const CostTable& table, int32_t stages, const CutRequest& request);
 
+// ConfigError where there are more stages than layers.
+void check_stages(int32_t stages, int32_t layers);
+
 // Of cuts that a user gave (the first layer of every stage but the first), in the form of
 // Pipeline::cuts. ConfigError where they do not fit the layers or the stages.
 std::vector<int32_t> check_cuts(const std::vector<int32_t>& given, int32_t layers, int32_t stages);

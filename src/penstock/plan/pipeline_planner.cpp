@@ -40,20 +40,23 @@ double idle_share(const program::Timeline& timeline) {
 
 class PipelinePlanner {
  public:
-  // Where a rank has several stages: whether the seconds of ranks are evened out, or those of stages.
-  enum class Even { Ranks, Stages };
+  struct CutChoice {
+    // Where a rank has several stages: whether their seconds are evened out, or those of ranks.
+    bool evens_stages = false;
+    double share = 1;  // of the limit that the cuts are chosen for: their estimate may be too low
+  };
 
   PipelinePlanner(const CostTable& table,
                   const PipelineRequest& request,
                   schedule::Kind kind,
-                  Even even)
+                  const CutChoice& choice)
       : table_(table), request_(request) {
     result_.kind = kind;
     Pipeline& pipeline = result_.pipeline;
     pipeline.link = request.link;
     pipeline.schedule =
         schedule::make_schedule(kind, request.ranks, request.micro_batches, request.chunks);
-    pipeline.cuts = find_cuts(even);
+    pipeline.cuts = find_cuts(choice);
     residents_ =
         request.residents ? request.residents(pipeline) : residents_by_rank(table, pipeline);
   }
@@ -78,21 +81,22 @@ class PipelinePlanner {
   }
 
  private:
-  std::vector<int32_t> find_cuts(Even even) const {
+  std::vector<int32_t> find_cuts(const CutChoice& choice) const {
     const schedule::Schedule& schedule = result_.pipeline.schedule;
     const int32_t layers = static_cast<int32_t>(table_.layers.size());
     if (!request_.first_layers.empty()) {
       return check_cuts(request_.first_layers, layers, schedule.stages());
     }
     CutRequest request{.link = request_.link};
-    if (even == Even::Stages) {
+    if (choice.evens_stages) {
       return choose_cuts(table_, schedule.stages(), request);
     }
     request.rank_of = schedule.rank_of;
     if (request_.limit_bytes > 0) {
       request.memory =
           request_.mode == SlotMode::KeepAll ? CutMemory::KeepAll : CutMemory::Recompute;
-      request.limit_bytes.assign(static_cast<size_t>(request_.ranks), request_.limit_bytes);
+      const double limit = choice.share * static_cast<double>(request_.limit_bytes);
+      request.limit_bytes.assign(static_cast<size_t>(request_.ranks), static_cast<int64_t>(limit));
       const std::vector<double> in_flight = schedule::most_in_flight(schedule);
       for (const int32_t rank : schedule.rank_of) {
         request.in_flight.push_back(
@@ -177,12 +181,23 @@ bool is_better(const PipelineResult& a, const PipelineResult& b) {
 PipelineResult plan_kind(const CostTable& table,
                          const PipelineRequest& request,
                          schedule::Kind kind) {
-  using Even = PipelinePlanner::Even;
-  PipelineResult result = PipelinePlanner(table, request, kind, Even::Ranks).run();
-  const bool has_chunks = schedule::stages_per_rank(kind, request.chunks) > 1;
-  if (has_chunks && request.first_layers.empty()) {
-    PipelineResult other = PipelinePlanner(table, request, kind, Even::Stages).run();
-    return is_better(other, result) ? std::move(other) : std::move(result);
+  PipelineResult result = PipelinePlanner(table, request, kind, {}).run();
+  if (!request.first_layers.empty()) {
+    return result;
+  }
+  const auto offer = [&](const PipelinePlanner::CutChoice& choice) {
+    PipelineResult other = PipelinePlanner(table, request, kind, choice).run();
+    if (is_better(other, result)) {
+      result = std::move(other);
+    }
+  };
+  if (schedule::stages_per_rank(kind, request.chunks) > 1) {
+    offer({.evens_stages = true});
+  }
+  for (const double share : {0.8, 0.6, 0.4, 0.2, 0.0}) {
+    if (!result.is_feasible) {
+      offer({.share = share});
+    }
   }
   return result;
 }
@@ -227,8 +242,12 @@ PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& requ
   for (const schedule::Kind kind :
        request.kind ? std::vector{*request.kind} : candidates(table, request)) {
     results.push_back(plan_kind(table, request, kind));
-    if (!results.back().is_feasible) {
-      lower_least(table, request, results.back());
+  }
+  const bool fits_none = std::none_of(
+      results.begin(), results.end(), [](const auto& result) { return result.is_feasible; });
+  for (PipelineResult& result : results) {
+    if (fits_none) {
+      lower_least(table, request, result);
     }
   }
   std::stable_sort(results.begin(), results.end(), is_better);

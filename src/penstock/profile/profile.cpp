@@ -175,6 +175,9 @@ class Profiler {
   // After a warm-up round: what it measured does not count.
   void forget() {
     for_each(*this, [](Measured& one) { one = {}; });
+    for (LayerMeasured& layer : layers_) {
+      layer.weight_bytes = 0;
+    }
   }
 
   plan::CostTable table(bool has_step) const;

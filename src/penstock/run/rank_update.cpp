@@ -36,8 +36,23 @@ RankUpdate::RankUpdate(const model::Chain& chain,
   }
 }
 
+int64_t RankUpdate::working_bytes(const model::Chain& chain) {
+  int64_t most = 0;
+  const model::Part layers{.layers = chain.whole().layers, .has_loss = false};
+  for (const model::ParameterSpec& of_layer : chain.parameters(layers)) {
+    for (const model::ParameterSpec& of_loss : chain.loss().parameters()) {
+      if (of_layer.name == of_loss.name) {
+        most = std::max(most, std::min(kPiece, of_loss.count()));
+      }
+    }
+  }
+  return most * static_cast<int64_t>(sizeof(float));
+}
+
 void RankUpdate::add_shared_gradients(model::Parameters& parameters) {
-  for (const size_t at : own_) {
+  std::vector<size_t> own = own_;
+  std::sort(own.begin(), own.end());  // the same order at every rank
+  for (const size_t at : own) {
     const std::vector<int32_t>& ranks = all_[at].ranks;
     PENSTOCK_CHECK(ranks.size() <= 2, all_[at].name, " is with ", ranks.size(), " ranks");
     for (const int32_t peer : ranks) {

@@ -19,6 +19,9 @@ class RankUpdate {
   // `parts` are the layers of each rank. The group must outlive this.
   RankUpdate(const model::Chain& chain, const std::vector<model::Part>& parts, comm::Group& group);
 
+  // The most that adding up shared gradients holds beside them.
+  static int64_t working_bytes(const model::Chain& chain);
+
   // All ranks call both, in this order, before their optimizers' step.
   //
   // A parameter that several layers share (a table that embeds tokens and makes logits) may be with

@@ -57,7 +57,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
   const Planned planned = plan_run(recipe, chain, parameters, *optimizer, /*predicts=*/false);
   run::Executor executor(planned.result.program, chain, parameters);
-  load_start_weights(recipe.model, parameters);
+  load_start_weights(recipe.model, chain, parameters);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});
   report::Progress progress({.title = "lr-range",
                              .total = options.steps,

@@ -264,7 +264,8 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
   const std::vector<program::Resident> residents = find_residents(recipe, parameters, optimizer);
   const at::Tensor tokens = random_micro_batch(recipe);
 
-  profile::ProfileOptions profiling{.only_bytes = options.only_bytes};
+  profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
+                                    .measures_halves = options.measures_halves};
   profiling.step = [&] {
     optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
   };
@@ -445,7 +446,11 @@ plan::CostTable measure_recipe(const config::Recipe& recipe) {
     return measure_pipeline(recipe, make_chain(recipe.model));
   }
   Built built(recipe);
-  return measure_costs(recipe, built.chain, built.parameters, *built.optimizer);
+  return measure_costs(recipe,
+                       built.chain,
+                       built.parameters,
+                       *built.optimizer,
+                       {.measures_halves = !built.device.is_gpu()});
 }
 
 std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {

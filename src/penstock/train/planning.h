@@ -16,7 +16,8 @@ namespace penstock::train {
 
 struct CostOptions {
   bool only_bytes = false;
-  bool is_quick = false;  // few rounds: to compare, not to promise
+  bool is_quick = false;         // few rounds: to compare, not to promise
+  bool measures_halves = false;  // also backward in two halves, for pipelines
   bool shows_progress = true;
 };
 

@@ -11,9 +11,12 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/plan/cuts.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/program_json.h"
 #include "penstock/report/pipeline_text.h"
+#include "penstock/run/rank_update.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -97,6 +100,61 @@ at::Tensor random_micro_batch(const config::Recipe& recipe) {
       recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
 }
 
+// A table of another model, or of other micro-batches.
+void require_table_of(const plan::CostTable& table,
+                      const model::Chain& chain,
+                      const config::Recipe& recipe) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(cat(
+        "plan.costs = ", recipe.plan.costs, " ", what, "; measure again with penstock profile"));
+  };
+  if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
+    refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
+  }
+  model::TensorShape shape{{recipe.train.batch / recipe.plan.micro_batches, recipe.model.context},
+                           at::kLong};
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    const model::Layer& layer = chain.layer(i);
+    const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
+    shape = layer.size_for(shape, compute_type(recipe.train)).output;
+    const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
+      return a.name == b.name && a.needs_output == b.needs_output;
+    };
+    if (cost.output_bytes != shape.bytes() || !std::equal(cost.ways.begin(),
+                                                          cost.ways.end(),
+                                                          layer.ways().begin(),
+                                                          layer.ways().end(),
+                                                          same_way)) {
+      refuse(cat("does not fit the model: layer ",
+                 i,
+                 " (",
+                 cost.name,
+                 ", ",
+                 format_count(cost.output_bytes),
+                 " bytes out) is not ",
+                 layer.name(),
+                 " (",
+                 format_count(shape.bytes()),
+                 " bytes out) or has other ways of keeping"));
+    }
+  }
+}
+
+// More stages than layers, or cuts that are none.
+void require_cuts(const config::Recipe& recipe, const model::Chain& chain) {
+  const config::PlanOptions& options = recipe.plan;
+  const schedule::Kind kind = options.schedule == "auto" ? schedule::Kind::OneFOneB
+                                                         : schedule::parse_kind(options.schedule);
+  const int64_t stages =
+      options.pipeline * schedule::stages_per_rank(kind, static_cast<int32_t>(options.chunks));
+  const std::vector<int32_t> first_layers = options.first_layers();
+  plan::check_stages(static_cast<int32_t>(stages), static_cast<int32_t>(chain.size()));
+  if (!first_layers.empty() && options.schedule != "auto") {
+    plan::check_cuts(
+        first_layers, static_cast<int32_t>(chain.size()), static_cast<int32_t>(stages));
+  }
+}
+
 plan::SlotMode slot_mode(const config::PlanOptions& options) {
   if (options.recompute == "rotor-uniform") {
     return plan::SlotMode::Uniform;
@@ -143,10 +201,18 @@ RankModel build_alone(const config::Recipe& recipe,
 
 }  // namespace
 
-plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chain& chain) {
-  if (!recipe.plan.costs.empty()) {
-    return plan::read_costs(recipe.plan.costs);
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe, const model::Chain& chain) {
+  require_cuts(recipe, chain);
+  if (recipe.plan.costs.empty()) {
+    return measure_pipeline(recipe, chain);
   }
+  plan::CostTable table = plan::read_costs(recipe.plan.costs);
+  require_table_of(table, chain, recipe);
+  return table;
+}
+
+plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chain& chain) {
+  const memory::AccountScope scope(memory::process_account());
   const model::Part part = kinds_of(chain);
   model::Parameters parameters(chain,
                                part,
@@ -163,6 +229,7 @@ plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chai
   // The update takes as long as the rank with most parameters is about it; even shares will do.
   const double share = static_cast<double>(chain.parameter_count()) /
                        static_cast<double>(recipe.plan.pipeline * parameters.count());
+  table.step_extra_bytes += run::RankUpdate::working_bytes(chain);
   table.step_s *= share;
   table.clear_s *= share;
   const int64_t copies = optimizer_copies(recipe.train);
@@ -212,8 +279,9 @@ RankModel build_rank_model(const config::Recipe& recipe,
   }
   RankModel made;
   std::string text;
+  std::optional<PatientScope> patience(group);
   if (group.rank() == 0) {
-    made.planned.costs = measure_pipeline(recipe, chain);
+    made.planned.costs = find_pipeline_costs(recipe, chain);
     const plan::PipelineResult result = plan_pipeline(recipe, chain, made.planned.costs);
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(result, recipe.plan.memory_bytes()));
@@ -222,6 +290,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
     text = spell(result);
   }
   text = broadcast(group, std::move(text));
+  patience.reset();
   const nlohmann::json json = nlohmann::json::parse(text);
   made.stages = {json.at("rank_of").get<std::vector<int32_t>>(),
                  json.at("cuts").get<std::vector<int32_t>>()};

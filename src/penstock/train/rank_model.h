@@ -2,6 +2,7 @@
 // of the step. A run of one rank is the ordinary case, with all layers.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,22 @@
 #include "penstock/train/planning.h"
 
 namespace penstock::train {
+
+// While it lives, ranks wait an hour for each other: measuring, planning and reading data on the first
+// take their time, which is no sign that it is stuck.
+class PatientScope {
+ public:
+  explicit PatientScope(comm::Group& group) : group_(group), before_(group.timeout()) {
+    group.set_timeout(std::max(before_, 3600.0));
+  }
+  ~PatientScope() { group_.set_timeout(before_); }
+  PatientScope(const PatientScope&) = delete;
+  PatientScope& operator=(const PatientScope&) = delete;
+
+ private:
+  comm::Group& group_;
+  double before_;
+};
 
 struct RankModel {
   run::Stages stages;
@@ -32,8 +49,12 @@ RankModel build_rank_model(const config::Recipe& recipe,
                            comm::Group& group,
                            bool predicts);
 
-// The costs of a pipeline's layers, measured with the parameters of one layer of each kind.
+// The costs of a pipeline's layers, measured with the parameters of one layer of each kind, beside
+// the rank's own memory: no limit of the training knows of it.
 plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chain& chain);
+// Those of the recipe's table where it names one, else measured. ConfigError for a table of another
+// model, and, before anything is measured, for a pipeline that cannot be cut.
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe, const model::Chain& chain);
 
 // What [plan] asks for; who holds what is left to the caller.
 plan::PipelineRequest pipeline_request(const config::PlanOptions& options);

@@ -73,13 +73,21 @@ BatchTensors as_tensors(const data::Batch& batch) {
   return {view(batch.inputs), view(batch.targets)};
 }
 
-void load_start_weights(const config::ModelOptions& model, model::Parameters& parameters) {
+void load_start_weights(const config::ModelOptions& model,
+                        const model::Chain& chain,
+                        model::Parameters& parameters) {
   if (model.weights.empty()) {
     return;
   }
   const std::filesystem::path file = checkpoint::find_weights_file(model.weights);
   checkpoint::require_same_model(file.parent_path(), model);
-  checkpoint::import_weights(file, parameters);
+  std::vector<std::string> others;
+  for (const model::ParameterSpec& spec : chain.parameters()) {
+    if (parameters.find(spec.name) == nullptr) {
+      others.push_back(spec.name);
+    }
+  }
+  checkpoint::import_weights(file, parameters, others);
   log_info("starting from the weights of ", file.string());
 }
 

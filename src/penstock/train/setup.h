@@ -26,8 +26,10 @@ model::Chain make_chain(const config::ModelOptions& model,
 at::ScalarType compute_type(const config::TrainOptions& train);
 data::Split open_data(const config::Recipe& recipe);
 
-// Where the recipe names weights to start from, takes them.
-void load_start_weights(const config::ModelOptions& model, model::Parameters& parameters);
+// Where the recipe names weights to start from, takes those of `parameters`, all or some of the chain's.
+void load_start_weights(const config::ModelOptions& model,
+                        const model::Chain& chain,
+                        model::Parameters& parameters);
 
 struct BatchTensors {
   at::Tensor inputs, targets;  // [sequences, context]; views of the batch, which must outlive them

@@ -64,9 +64,10 @@ void require_same_data(const std::string& before, const std::string& now) {
   }
 }
 
-// One rank after the other: the first may write what the others then find.
+// The first rank before the others: it may write what they then find, and that may take its time.
 data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
   const comm::What what = [] { return std::string("the data"); };
+  const PatientScope patience(group);
   if (group.rank() > 0) {
     group.barrier(what);
     return open_data(recipe);
@@ -172,7 +173,7 @@ Trainer::Trainer(const config::Recipe& recipe,
 void Trainer::load_or_start(const fs::path& from) {
   Parts& parts = *parts_;
   if (from.empty()) {
-    load_start_weights(recipe_.model, parts.parameters);
+    load_start_weights(recipe_.model, parts.chain, parts.parameters);
   } else {
     parts.state = checkpoint::load(from, recipe_, parts.parameters, parts.optimizer);
     require_same_data(parts.state.data, parts.split.train.fingerprint());
