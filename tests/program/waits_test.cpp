@@ -266,6 +266,11 @@ TEST(Waits, RefusesWhatDoesNotMatch) {
   list.erase(std::find(list.begin(), list.end(), lost));
   EXPECT_NE(fault(program), "");
 
+  // Rank 1 has the second layer, so rank 0 may not run it.
+  program = two_ranks();
+  find(program, 0, Op::Forward, 0).layer = 1;
+  EXPECT_NE(fault(program), "");
+
   program = two_ranks();
   find(program, 0, Op::Send, 0).resource.index = 0;
   EXPECT_NE(fault(program).find("there is no other rank 0"), std::string::npos) << fault(program);

@@ -30,7 +30,7 @@ struct Backwards {
 
   static constexpr int32_t kNone = -1;
   size_t layers;
-  std::vector<int32_t> rank_of;          // of a layer
+  std::vector<int32_t> rank_of;          // of a layer: who runs it
   std::vector<int32_t> inputs, weights;  // by layer and micro-batch: halves, or both at once
   std::vector<int32_t> losses;           // by micro-batch
   int32_t loss_rank = kNone;
@@ -305,7 +305,8 @@ class RankCheck {
     return ways[static_cast<size_t>(instruction.keep)];
   }
 
-  void check_forward(const Instruction& instruction) const {
+  void check_forward(const Instruction& instruction) {
+    own(backwards_.rank_of[static_cast<size_t>(instruction.layer)]);
     read_of(instruction, ValueKind::Activation, instruction.layer);
     if (instruction.keep == kKeepNothing) {
       check_counts(instruction, 1, 1);
@@ -488,8 +489,7 @@ class RankCheck {
 std::optional<Violation> find_gap(const Program& program, const Backwards& backwards) {
   for (size_t layer = 0; layer < backwards.layers; ++layer) {
     if (backwards.rank_of[layer] == Backwards::kNone) {
-      return Violation{
-          .text = cat("the program: no rank goes backward over ", program.layers[layer].name)};
+      return Violation{.text = cat("the program: no rank has ", program.layers[layer].name)};
     }
   }
   if (backwards.loss_rank == Backwards::kNone) {
