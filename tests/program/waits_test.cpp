@@ -266,10 +266,23 @@ TEST(Waits, RefusesWhatDoesNotMatch) {
   list.erase(std::find(list.begin(), list.end(), lost));
   EXPECT_NE(fault(program), "");
 
-  // Rank 1 has the second layer, so rank 0 may not run it.
+  // A layer's weights are with one rank: another cannot run it.
   program = two_ranks();
-  find(program, 0, Op::Forward, 0).layer = 1;
-  EXPECT_NE(fault(program), "");
+  RankProgram& first = program.ranks[0];
+  const ValueId x1 = find(program, 0, Op::Send, 0).reads[0];
+  const ValueId x2 = static_cast<ValueId>(first.values.size());
+  first.values.push_back({ValueKind::Activation, 2, 0, 4});
+  first.instructions.insert(first.instructions.begin() + places_of(first, Op::Send)[0],
+                            {.op = Op::Forward,
+                             .layer = 1,
+                             .micro_batch = 0,
+                             .reads = {x1},
+                             .makes = {x2},
+                             .frees = {x2},
+                             .working_bytes = 4});
+  EXPECT_NE(fault(program).find("the backward of layer 1, micro-batch 0, is missing"),
+            std::string::npos)
+      << fault(program);
 
   program = two_ranks();
   find(program, 0, Op::Send, 0).resource.index = 0;
