@@ -172,7 +172,7 @@ struct Sum {
 void add_window(Sum& sum, const config::Recipe& recipe, const train::Window& window) {
   const double tokens =
       static_cast<double>(window.steps * recipe.train.batch * recipe.model.context);
-  log_info("penstock: ",
+  log_info("ours: ",
            window.steps,
            " steps in ",
            format_seconds(window.seconds),

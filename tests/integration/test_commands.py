@@ -13,13 +13,14 @@ import xml.etree.ElementTree
 import penstock_cli as cli
 
 RECIPE_FLAGS = ("--set", "--json")
-PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program")
+BARE_FLAGS = ("--ranks", "--forward", "--backward", "--backward-input", "--backward-weight", "--transfer")
+PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program", "--pipeline", "--schedule", "--chunks", "--cuts")
 PICTURE_FLAGS = ("--svg", "--html", "--trace")
 SUBCOMMANDS = {
-    "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", *PICTURE_FLAGS),
+    "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", "--ranks", *PICTURE_FLAGS),
     "plan": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS),
     "profile": ("RECIPE", *RECIPE_FLAGS, "--out", "--costs"),  # the last one of plan
-    "simulate": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, *PICTURE_FLAGS),
+    "simulate": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, *PICTURE_FLAGS, *BARE_FLAGS),
     "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--steps"),
     "describe": ("RECIPE", *RECIPE_FLAGS),
     "sample": (
