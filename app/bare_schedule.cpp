@@ -46,7 +46,7 @@ plan::BareTimes times_of(const BareScheduleArguments& arguments) {
     }
   }
   plan::BareTimes times{.forward = require_time(arguments.forward, "--forward"),
-                        .transfer = arguments.transfer};
+                        .transfer = arguments.transfer.value_or(0)};
   if (arguments.backward) {
     times.backward_input = times.backward_weight = *arguments.backward / 2;
   } else {
@@ -62,9 +62,7 @@ void print_table(const plan::BarePipeline& bare) {
                        {"busy", report::Align::Right},
                        {"of the step", report::Align::Right}});
   for (size_t rank = 0; rank < bare.in_flight.size(); ++rank) {
-    const auto& busy = bare.timeline.ranks[rank].busy_seconds;
-    const auto compute = busy.find(program::Resource{});
-    const double seconds = compute == busy.end() ? 0 : compute->second;
+    const double seconds = bare.timeline.ranks[rank].compute_seconds();
     char share[32];
     std::snprintf(share, sizeof share, "%.1f %%", bare.step > 0 ? 100 * seconds / bare.step : 0);
     table.add_row({cat(rank), format_number(bare.in_flight[rank]), format_number(seconds), share});
@@ -90,13 +88,12 @@ void add_bare_schedule_arguments(CLI::App& command, BareScheduleArguments& argum
   add_time(
       "--backward-weight", arguments.backward_weight, "likewise, the gradients of its weights");
   add_time("--backward", arguments.backward, "instead of both, in equal halves");
-  command.add_option("--transfer", arguments.transfer, "latency of a message between ranks")
-      ->check(CLI::Range(0.0, 1e12))
-      ->type_name("TIME");
+  add_time("--transfer", arguments.transfer, "latency of a message between ranks");
 }
 
 bool is_bare_schedule(const BareScheduleArguments& arguments) {
-  return arguments.ranks > 0 || arguments.forward.has_value();
+  return arguments.ranks > 0 || arguments.forward || arguments.backward ||
+         arguments.backward_input || arguments.backward_weight || arguments.transfer;
 }
 
 int simulate_bare_schedule(const BareScheduleArguments& arguments,
@@ -106,10 +103,11 @@ int simulate_bare_schedule(const BareScheduleArguments& arguments,
     throw ConfigError(
         cat("a pipeline of bare numbers needs --schedule: ", join(schedule::kind_names(), ", ")));
   }
-  if (!plan.memory.empty() || !plan.recompute.empty() || !plan.cuts.empty() || plan.pipeline > 0) {
+  if (!plan.memory.empty() || !plan.recompute.empty() || !plan.cuts.empty() || plan.pipeline > 0 ||
+      plan.slots > 0 || !plan.recipe.settings.empty()) {
     throw ConfigError(
-        "a pipeline of bare numbers has no layers and no bytes: --memory, --recompute, --cuts and "
-        "--pipeline are for a recipe or a cost table");
+        "a pipeline of bare numbers has no layers and no bytes: --memory, --recompute, --cuts, "
+        "--pipeline, --slots and --set are for a recipe or a cost table");
   }
   const schedule::Kind kind = schedule::parse_kind(plan.schedule);
   const plan::BareTimes times = times_of(arguments);

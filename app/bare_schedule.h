@@ -15,8 +15,7 @@ namespace penstock::app {
 
 struct BareScheduleArguments {
   int64_t ranks = 0;
-  std::optional<double> forward, backward, backward_input, backward_weight;
-  double transfer = 0;
+  std::optional<double> forward, backward, backward_input, backward_weight, transfer;
 };
 
 // --ranks, --forward, --backward-input, --backward-weight, --transfer

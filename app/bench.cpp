@@ -319,7 +319,7 @@ void print_result(const StepArguments& arguments,
 int bench_step(const StepArguments& arguments) {
   const config::Recipe recipe = step_recipe(arguments);
   config::validate(recipe);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   install_interrupt_handler();
   train::StepBench bench(recipe, arguments.predicts || recipe.plan.memory_bytes() > 0);
   bench.run(arguments.warm_s);

@@ -72,7 +72,7 @@ int check_recipe(const CheckArguments& arguments) {
   }
   // The CPU always is; on a GPU nothing else can be equal to the bit.
   recipe.run.deterministic = true;
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const data::Split split = train::open_data(recipe);
   const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
   if (!planned.result.is_feasible) {

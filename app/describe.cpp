@@ -118,7 +118,7 @@ void print_json(const std::vector<Row>& rows) {
 
 int describe(const RecipeArguments& arguments) {
   const config::Recipe recipe = config::load_recipe(arguments.recipe, arguments.settings);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   const std::vector<Row> rows = describe_chain(recipe, chain);
   if (arguments.as_json) {

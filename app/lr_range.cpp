@@ -55,7 +55,7 @@ int run_lr_range(const LrRangeArguments& arguments) {
       throw ConfigError(cat("--svg ", arguments.svg, ": there is no folder ", folder.string()));
     }
   }
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const train::LrRange range = train::test_lr_range(recipe, arguments.options);
   const report::LineChart chart = make_chart(range);
   if (!arguments.svg.empty()) {

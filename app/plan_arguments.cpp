@@ -133,7 +133,7 @@ train::Planned make_plan(const PlanArguments& arguments) {
     return plan_bare_costs(arguments);
   }
   const config::Recipe recipe = load_planned_recipe(arguments);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   return train::plan_recipe(recipe, {.slots = arguments.slots});
 }
 
@@ -162,6 +162,9 @@ config::PlanOptions plan_options(const PlanArguments& arguments) {
 }  // namespace
 
 PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
+  if (arguments.slots > 0) {
+    throw ConfigError("--slots is for one rank: a pipeline's memory is planned in exact bytes");
+  }
   if (arguments.recipe.recipe.empty()) {
     if (arguments.costs.empty()) {
       throw ConfigError("name a recipe, or a cost table with --costs");
@@ -176,7 +179,7 @@ PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
     return planned;
   }
   const config::Recipe recipe = load_planned_recipe(arguments);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   PlannedPipeline planned{.costs = train::find_pipeline_costs(recipe, chain),
                           .limit_bytes = recipe.plan.memory_bytes()};

@@ -80,7 +80,7 @@ int profile_model(const ProfileArguments& arguments) {
   require_writable(arguments.out);
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const plan::CostTable costs = train::measure_recipe(recipe);
   const std::string json = plan::format_costs(costs);
   if (!arguments.out.empty()) {

@@ -44,7 +44,7 @@ int write_sample(const SampleArguments& arguments) {
   if (recipe.train.precision != "bfloat16") {
     recipe.train.precision = "float32";
   }
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/0);
   checkpoint::load_weights(folder, parameters);

@@ -70,10 +70,7 @@ program::Program read_checked_program(const std::string& file) {
 
 // The share of the step in which the rank computes.
 double compute_occupancy(const program::Timeline& timeline, size_t rank) {
-  const auto& busy = timeline.ranks[rank].busy_seconds;
-  const auto compute = busy.find(program::Resource{});
-  const double seconds = compute == busy.end() ? 0 : compute->second;
-  return timeline.seconds > 0 ? seconds / timeline.seconds : 1;
+  return timeline.seconds > 0 ? timeline.ranks[rank].compute_seconds() / timeline.seconds : 1;
 }
 
 void print_json(const program::Program& program, const program::Timeline& timeline) {

@@ -185,7 +185,7 @@ int train_model(const TrainArguments& arguments) {
     settings.push_back("plan.memory=" + arguments.memory);
   }
   const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   if (recipe.plan.pipeline > 1 && arguments.pictures.any()) {
     throw ConfigError(
         "--svg, --html and --trace of train draw a step of one rank; penstock simulate "

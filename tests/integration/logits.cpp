@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   using namespace penstock;
   const auto folder = checkpoint::resolve_checkpoint(argv[1]);
   const config::Recipe recipe = checkpoint::verified_recipe(folder);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, at::kFloat, /*seed=*/0);
   checkpoint::load_weights(folder, parameters);

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   const config::Recipe recipe =
       config::load_recipe(argv[1], std::vector<std::string>(argv + 4, argv + argc));
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   const model::Parameters parameters(chain, at::kFloat, seed);
   std::vector<checkpoint::NamedTensor> tensors;

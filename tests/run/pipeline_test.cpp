@@ -15,6 +15,7 @@
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/rank_update.h"
+#include "penstock/run/stages.h"
 
 #include "run/small_models.h"
 
@@ -87,19 +88,6 @@ std::vector<int32_t> even_cuts(int32_t layers, int32_t stages) {
   return cuts;
 }
 
-std::vector<model::Part> parts_of(const plan::Pipeline& pipeline) {
-  std::vector<model::Part> parts(pipeline.schedule.turns.size(), {.layers = {}, .has_loss = false});
-  const size_t stages = pipeline.schedule.rank_of.size();
-  for (size_t stage = 0; stage < stages; ++stage) {
-    model::Part& part = parts[static_cast<size_t>(pipeline.schedule.rank_of[stage])];
-    for (int32_t layer = pipeline.cuts[stage]; layer < pipeline.cuts[stage + 1]; ++layer) {
-      part.layers.push_back(layer);
-    }
-    part.has_loss = part.has_loss || stage + 1 == stages;
-  }
-  return parts;
-}
-
 // A pipeline that keeps everything, and the layers of its ranks.
 struct Prepared {
   Prepared(const plan::CostTable& costs,
@@ -115,7 +103,7 @@ struct Prepared {
         pipeline,
         std::vector<std::vector<program::Resident>>(static_cast<size_t>(ranks)),
         0);
-    parts = parts_of(pipeline);
+    parts = parts_of({pipeline.schedule.rank_of, pipeline.cuts}, ranks);
   }
 
   program::Program program;

@@ -17,6 +17,7 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/strict_json.h"
 #include "penstock/checkpoint/weights.h"
+#include "penstock/comm/channels.h"
 #include "penstock/comm/group.h"
 #include "penstock/config/options.h"
 #include "penstock/memory/cpu_allocator.h"
@@ -261,7 +262,7 @@ fs::path save_parts(const config::Recipe& recipe,
       owner.emplace(spec.name, static_cast<int32_t>(rank));
     }
   }
-  const int64_t channel = 2 * (chain.size() + 1) + 1;
+  const int64_t channel = comm::checkpoint_channel(chain.size());
   Collection weights(group, channel);
   Collection state_buffers(group, channel);
   for (const model::ParameterSpec& spec : chain.parameters()) {

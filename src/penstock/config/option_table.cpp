@@ -300,7 +300,8 @@ std::vector<Option> make_table() {
       bytes("plan.memory",
             plan,
             &PlanOptions::memory,
-            "the most that tensors may hold at any moment: weights, gradients, optimizer state, "
+            "the most that tensors of a rank may hold at any moment: weights, gradients, optimizer "
+            "state, "
             "activations; empty: no limit"),
       choice("plan.recompute",
              plan,
@@ -358,7 +359,7 @@ std::vector<Option> make_table() {
               run,
               &RunOptions::threads,
               {0, 4096},
-              "threads for computing; 0: one per core"),
+              "threads for computing, of each rank; 0: one per core, shared among the ranks"),
       number("run.timeout",
              run,
              &RunOptions::timeout,

@@ -55,6 +55,15 @@ std::vector<ParameterSpec> Chain::parameters(const Part& part) const {
   return all;
 }
 
+std::vector<TensorShape> Chain::shapes_for(const TensorShape& input,
+                                           at::ScalarType compute_type) const {
+  std::vector<TensorShape> shapes{input};
+  for (const auto& layer : layers_) {
+    shapes.push_back(layer->size_for(shapes.back(), compute_type).output);
+  }
+  return shapes;
+}
+
 int64_t Chain::parameter_count() const {
   int64_t count = 0;
   for (const ParameterSpec& spec : parameters()) {

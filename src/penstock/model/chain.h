@@ -31,6 +31,9 @@ class Chain {
   Part whole() const;
   int64_t parameter_count() const;
 
+  // What enters each layer, and the loss, for this input.
+  std::vector<TensorShape> shapes_for(const TensorShape& input, at::ScalarType compute_type) const;
+
  private:
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unique_ptr<Loss> loss_;

@@ -233,7 +233,6 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
 }
 
 void Optimizer::update(model::Parameters& parameters, const UpdateSettings& settings) {
-  parameters.complete_gradients();
   const Squares own = gradient_squares(parameters);
   const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
   updated_ = {norm, std::isfinite(norm)};

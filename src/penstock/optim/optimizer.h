@@ -45,7 +45,7 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // What a program's step does: the gradients' norm, clipping, the step, the compute copies. On a GPU
+  // What a program's step does, once the gradients are complete: their norm, clipping, the step, the compute copies. On a GPU
   // this only starts it; `updated` is right once the device has been waited for.
   virtual void update(model::Parameters& parameters, const UpdateSettings& settings);
   virtual Updated updated();

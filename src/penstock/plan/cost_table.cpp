@@ -372,11 +372,7 @@ ordered_json layer_json(const LayerCost& layer) {
 }  // namespace
 
 int64_t CostTable::resident_bytes() const {
-  int64_t sum = 0;
-  for (const program::Resident& resident : residents) {
-    sum += resident.bytes;
-  }
-  return sum;
+  return program::bytes_of(residents);
 }
 
 std::string format_costs(const CostTable& table) {

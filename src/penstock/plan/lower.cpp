@@ -43,7 +43,8 @@ class Lowering {
       newest_.clear();
       kept_.clear();
       give_inputs();
-      emit({.op = Op::Clear, .seconds = table_.clear_s});
+      const double share = parameter_share(table_, pipeline_, rank_);
+      emit({.op = Op::Clear, .seconds = share * table_.clear_s});
       for (const schedule::Turn& turn : pipeline_.schedule.turns[static_cast<size_t>(rank_)]) {
         add_turn(turn);
       }
@@ -51,7 +52,9 @@ class Lowering {
       if (!last_sent.empty()) {
         emit({.op = Op::Drop, .frees = last_sent});
       }
-      emit({.op = Op::Step, .seconds = table_.step_s, .working_bytes = table_.step_extra_bytes});
+      emit({.op = Op::Step,
+            .seconds = share * table_.step_s,
+            .working_bytes = table_.step_extra_bytes});
     }
     return std::move(program_);
   }

@@ -24,19 +24,22 @@ std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table
   return all;
 }
 
-std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
-                                                              const Pipeline& pipeline) {
-  struct Bytes {
-    int64_t parameters = 0, gradients = 0, optimizer = 0;
-  };
-  std::vector<Bytes> bytes(pipeline.schedule.turns.size());
-  const auto add = [](Bytes& sum, const auto& cost) {
+namespace {
+
+struct StateBytes {
+  int64_t parameters = 0, gradients = 0, optimizer = 0;
+};
+
+// Of each rank.
+std::vector<StateBytes> state_bytes(const CostTable& table, const Pipeline& pipeline) {
+  std::vector<StateBytes> bytes(pipeline.schedule.turns.size());
+  const auto add = [](StateBytes& sum, const auto& cost) {
     sum.parameters += cost.parameter_bytes;
     sum.gradients += cost.gradient_bytes;
     sum.optimizer += cost.optimizer_bytes;
   };
   for (size_t stage = 0; stage < pipeline.schedule.rank_of.size(); ++stage) {
-    Bytes& sum = bytes[static_cast<size_t>(pipeline.schedule.rank_of[stage])];
+    StateBytes& sum = bytes[static_cast<size_t>(pipeline.schedule.rank_of[stage])];
     for (int32_t layer = pipeline.cuts[stage]; layer < pipeline.cuts[stage + 1]; ++layer) {
       add(sum, table.layers[static_cast<size_t>(layer)]);
     }
@@ -44,8 +47,26 @@ std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& t
       add(sum, table.loss);
     }
   }
+  return bytes;
+}
+
+}  // namespace
+
+double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t rank) {
+  const std::vector<StateBytes> bytes = state_bytes(table, pipeline);
+  int64_t all = 0;
+  for (const StateBytes& one : bytes) {
+    all += one.parameters;
+  }
+  return all > 0 ? static_cast<double>(bytes[static_cast<size_t>(rank)].parameters) /
+                       static_cast<double>(all)
+                 : 1.0 / static_cast<double>(bytes.size());
+}
+
+std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
+                                                              const Pipeline& pipeline) {
   std::vector<std::vector<program::Resident>> all;
-  for (const Bytes& sum : bytes) {
+  for (const StateBytes& sum : state_bytes(table, pipeline)) {
     std::vector<program::Resident>& residents = all.emplace_back();
     for (const auto& [name, held] : {std::pair{"weights", sum.parameters},
                                      std::pair{"gradients", sum.gradients},

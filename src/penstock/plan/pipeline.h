@@ -49,6 +49,9 @@ program::Program lower_pipeline(const CostTable& table,
                                 const std::vector<std::vector<program::Resident>>& residents,
                                 int64_t limit_bytes);
 
+// The share of the chain's parameters that a rank has; an even one where the table does not say.
+double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t rank);
+
 // The parameters, gradients and optimizer state of each rank's layers, by the table's own columns.
 std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
                                                               const Pipeline& pipeline);

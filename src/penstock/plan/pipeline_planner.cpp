@@ -19,20 +19,11 @@ constexpr schedule::Kind kAllKinds[] = {schedule::Kind::OneFOneB,
                                         schedule::Kind::ZeroBubbleH2,
                                         schedule::Kind::ZeroBubbleV};
 
-int64_t bytes_of(const std::vector<program::Resident>& residents) {
-  int64_t bytes = 0;
-  for (const program::Resident& resident : residents) {
-    bytes += resident.bytes;
-  }
-  return bytes;
-}
-
 // The share of the step in which ranks do not compute.
 double idle_share(const program::Timeline& timeline) {
   double busy = 0;
   for (const program::RankTimeline& rank : timeline.ranks) {
-    const auto compute = rank.busy_seconds.find(program::Resource{});
-    busy += compute == rank.busy_seconds.end() ? 0 : compute->second;
+    busy += rank.compute_seconds();
   }
   const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
   return all > 0 ? 1 - busy / all : 0;
@@ -70,7 +61,7 @@ class PipelinePlanner {
       const SlotsAnswer answer = choose(margin);
       lower(answer);
       const int64_t over = most_over();
-      result_.is_feasible = answer.is_feasible && over <= 0;
+      result_.is_feasible = over <= 0;
       if (!answer.is_feasible || over <= 0) {
         break;
       }
@@ -114,7 +105,7 @@ class PipelinePlanner {
                          .mode = request_.mode};
     if (request_.limit_bytes > 0) {
       for (const std::vector<program::Resident>& residents : residents_) {
-        request.limit_bytes.push_back(request_.limit_bytes - bytes_of(residents) - margin);
+        request.limit_bytes.push_back(request_.limit_bytes - program::bytes_of(residents) - margin);
       }
     }
     return choose_slots(request);
@@ -129,9 +120,10 @@ class PipelinePlanner {
     for (size_t rank = 0; rank < residents_.size(); ++rank) {
       result_.peak_bytes.push_back(program::replay_peak(result_.program.ranks[rank]).bytes);
       result_.least_bytes.push_back(
-          answer.is_feasible ? result_.peak_bytes.back()
-                             : std::max(result_.peak_bytes.back(),
-                                        answer.least_bytes[rank] + bytes_of(residents_[rank])));
+          answer.is_feasible
+              ? result_.peak_bytes.back()
+              : std::max(result_.peak_bytes.back(),
+                         answer.least_bytes[rank] + program::bytes_of(residents_[rank])));
     }
   }
 

@@ -9,12 +9,16 @@
 
 namespace penstock::program {
 
-int64_t RankProgram::resident_bytes() const {
+int64_t bytes_of(const std::vector<Resident>& residents) {
   int64_t sum = 0;
   for (const Resident& resident : residents) {
     sum += resident.bytes;
   }
   return sum;
+}
+
+int64_t RankProgram::resident_bytes() const {
+  return program::bytes_of(residents);
 }
 
 int64_t RankProgram::bytes_of(const std::vector<ValueId>& ids) const {
@@ -60,6 +64,10 @@ std::string_view op_name(Op op) {
   return "unknown operation";  // verify() refuses it
 }
 
+bool is_transfer(Op op) {
+  return op == Op::Send || op == Op::Receive;
+}
+
 std::vector<std::string> value_names(const RankProgram& rank) {
   std::map<std::tuple<ValueKind, int32_t, int32_t>, int> times;
   std::vector<std::string> names;
@@ -97,7 +105,7 @@ std::string describe(const Program& program, const Instruction& instruction) {
   if (instruction.micro_batch >= 0) {
     text += cat(", micro-batch ", instruction.micro_batch);
   }
-  if (instruction.op == Op::Send || instruction.op == Op::Receive) {
+  if (is_transfer(instruction.op)) {
     text +=
         cat(instruction.op == Op::Send ? ", to" : ", from", " rank ", instruction.resource.index);
   }

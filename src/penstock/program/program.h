@@ -96,6 +96,8 @@ struct Resident {
   bool operator==(const Resident&) const = default;
 };
 
+int64_t bytes_of(const std::vector<Resident>& residents);
+
 struct RankProgram {
   int64_t limit_bytes = 0;  // 0: none
   std::vector<Resident> residents;
@@ -121,6 +123,7 @@ struct Program {
 bool is_way_name(std::string_view name);
 
 std::string_view op_name(Op op);  // "forward"
+bool is_transfer(Op op);          // a send or a receive
 
 // The values of one kind and layer that go from one rank to another are a channel: they are sent and
 // received in the same order.

@@ -255,6 +255,11 @@ std::optional<double> find_step_start(std::vector<RankRun>& runs) {
 
 }  // namespace
 
+double RankTimeline::compute_seconds() const {
+  const auto compute = busy_seconds.find(Resource{});
+  return compute == busy_seconds.end() ? 0 : compute->second;
+}
+
 Timeline simulate(const Program& program) {
   Messages messages;
   std::vector<RankRun> runs;

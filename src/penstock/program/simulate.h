@@ -33,6 +33,8 @@ struct RankTimeline {
   int64_t peak_bytes = 0;
   int32_t peak_instruction = -1;
   std::map<Resource, double> busy_seconds;
+
+  double compute_seconds() const;
 };
 
 // What simulate() predicts and what the executor records have the same form.

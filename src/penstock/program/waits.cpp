@@ -21,17 +21,13 @@ struct Line {
 
 using Lines = std::map<Channel, Line>;
 
-bool is_transfer(const Instruction& instruction) {
-  return instruction.op == Op::Send || instruction.op == Op::Receive;
-}
-
 Lines collect_lines(const Program& program) {
   Lines lines;
   for (size_t r = 0; r < program.ranks.size(); ++r) {
     const RankProgram& rank = program.ranks[r];
     for (size_t i = 0; i < rank.instructions.size(); ++i) {
       const Instruction& instruction = rank.instructions[i];
-      if (is_transfer(instruction)) {
+      if (is_transfer(instruction.op)) {
         const Place place{static_cast<int32_t>(r), static_cast<int32_t>(i)};
         Line& line = lines[channel_of(rank, place.rank, instruction)];
         (instruction.op == Op::Send ? line.sends : line.receives).push_back(place);

@@ -93,9 +93,7 @@ std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineRes
                {"of the step", Align::Right},
                {"holds most at"}});
   for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
-    const auto& busy = timeline.ranks[rank].busy_seconds;
-    const auto compute = busy.find(program::Resource{});
-    const double seconds = compute == busy.end() ? 0 : compute->second;
+    const double seconds = timeline.ranks[rank].compute_seconds();
     ranks.add_row({cat(rank),
                    layers_of(result.pipeline, rank),
                    format_bytes(result.program.ranks[rank].resident_bytes()),

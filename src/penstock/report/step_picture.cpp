@@ -166,18 +166,10 @@ bool is_low_lane(program::Resource resource) {
          resource.kind == program::ResourceKind::Inlet;
 }
 
-bool is_transfer(Op op) {
-  return op == Op::Send || op == Op::Receive;
-}
-
 double computing_share(const StepPicture& picture, const program::Timeline& timeline) {
   double seconds = 0;
-  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    const std::vector<Instruction>& instructions = picture.program.ranks[rank].instructions;
-    for (const program::Span& span : timeline.ranks[rank].spans) {
-      const program::Resource used = instructions[static_cast<size_t>(span.instruction)].resource;
-      seconds += used == program::Resource{} ? duration(span) : 0;
-    }
+  for (const program::RankTimeline& rank : timeline.ranks) {
+    seconds += rank.compute_seconds();
   }
   const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
   return all > 0 ? seconds / all : 0;

@@ -63,8 +63,6 @@ std::string lane_name(const program::Program& program, size_t rank, program::Res
 // What goes between ranks is beside the work: its lanes are low.
 bool is_low_lane(program::Resource resource);
 
-bool is_transfer(program::Op op);
-
 // The part of the ranks' time in which they compute; the rest is waiting. 0 for a step of no time.
 double computing_share(const StepPicture& picture, const program::Timeline& timeline);
 

@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
+#include "penstock/comm/channels.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/program/verify.h"
@@ -54,7 +55,8 @@ const program::RankProgram& sound_rank(const program::Program& program, comm::Gr
 
 // Values of one kind and layer are sent and received in the same order.
 int64_t channel_number(const program::Value& value) {
-  return 2 * int64_t{value.layer} + (value.kind == ValueKind::Gradient ? 1 : 0);
+  return value.kind == ValueKind::Gradient ? comm::gradient_channel(value.layer)
+                                           : comm::activation_channel(value.layer);
 }
 
 }  // namespace
@@ -131,10 +133,7 @@ void Executor::find_shapes(const StepInput& input, int64_t samples) {
   }
   std::vector<int64_t> sizes = input.inputs.sizes().vec();
   sizes[0] = samples;
-  shapes_.push_back({sizes, input.inputs.scalar_type()});
-  for (int64_t i = 0; i < chain_.size(); ++i) {
-    shapes_.push_back(chain_.layer(i).size_for(shapes_.back(), parameters_.compute_type()).output);
-  }
+  shapes_ = chain_.shapes_for({sizes, input.inputs.scalar_type()}, parameters_.compute_type());
 }
 
 // Each micro-batch has tensors of its own, so that the program's frees free them.
@@ -433,15 +432,17 @@ void Executor::show_made(int32_t index, const Step& step) const {
 
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
-  throw OverLimit(cat("stopped at instruction ",
-                      index,
-                      " (",
-                      program::describe(program_, instruction),
-                      "): ",
-                      what,
-                      "; the plan has this instruction work with ",
-                      format_count(instruction.working_bytes),
-                      " bytes; the weights are as before this step"));
+  throw OverLimit(
+      cat(group_ != nullptr && group_->size() > 1 ? cat("rank ", group_->rank(), " ") : "",
+          "stopped at instruction ",
+          index,
+          " (",
+          program::describe(program_, instruction),
+          "): ",
+          what,
+          "; the plan has this instruction work with ",
+          format_count(instruction.working_bytes),
+          " bytes; the weights are as before this step"));
 }
 
 }  // namespace penstock::run

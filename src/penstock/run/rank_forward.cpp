@@ -3,24 +3,11 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/text.h"
+#include "penstock/comm/channels.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 
 namespace penstock::run {
-
-namespace {
-
-std::vector<model::TensorShape> shapes_of(const model::Chain& chain,
-                                          const model::Parameters& parameters,
-                                          const at::Tensor& inputs) {
-  std::vector<model::TensorShape> shapes{{inputs.sizes().vec(), inputs.scalar_type()}};
-  for (int64_t i = 0; i < chain.size(); ++i) {
-    shapes.push_back(chain.layer(i).size_for(shapes.back(), parameters.compute_type()).output);
-  }
-  return shapes;
-}
-
-}  // namespace
 
 LossSum evaluate_stages(const model::Chain& chain,
                         const model::Parameters& parameters,
@@ -28,7 +15,8 @@ LossSum evaluate_stages(const model::Chain& chain,
                         comm::Group& group,
                         const at::Tensor& inputs,
                         const at::Tensor& targets) {
-  const std::vector<model::TensorShape> shapes = shapes_of(chain, parameters, inputs);
+  const std::vector<model::TensorShape> shapes =
+      chain.shapes_for({inputs.sizes().vec(), inputs.scalar_type()}, parameters.compute_type());
   LossSum result;
   model::Tensors activation{inputs};
   for (size_t stage = 0; stage < stages.rank_of.size(); ++stage) {
@@ -44,7 +32,7 @@ LossSum evaluate_stages(const model::Chain& chain,
       const model::TensorShape& shape = shapes[static_cast<size_t>(begin)];
       activation = {at::empty(shape.sizes, at::TensorOptions().dtype(shape.type))};
       group.receive(stages.rank_of[stage - 1],
-                    2 * begin,
+                    comm::activation_channel(begin),
                     activation[0].data_ptr(),
                     static_cast<int64_t>(activation[0].nbytes()),
                     what);
@@ -64,7 +52,7 @@ LossSum evaluate_stages(const model::Chain& chain,
     }
     const at::Tensor sent = activation[0].contiguous();
     comm::Ticket ticket = group.send(stages.rank_of[stage + 1],
-                                     2 * end,
+                                     comm::activation_channel(end),
                                      sent.const_data_ptr(),
                                      static_cast<int64_t>(sent.nbytes()));
     group.wait(ticket, [&] { return cat("validation, what enters ", chain.layer(end).name()); });

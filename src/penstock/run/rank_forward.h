@@ -1,19 +1,11 @@
 // Forward alone, through the stages of all ranks: for validation.
 #pragma once
 
-#include <vector>
-
 #include "penstock/comm/group.h"
 #include "penstock/run/plain_step.h"
+#include "penstock/run/stages.h"
 
 namespace penstock::run {
-
-// Which rank has which layers, in the order of the chain.
-struct Stages {
-  std::vector<int32_t> rank_of;
-  std::vector<int32_t>
-      cuts;  // stage s has layers cuts[s] .. cuts[s + 1] - 1, the last one the loss
-};
 
 // As evaluate() of plain_step.h, called by all ranks with the same samples; the same bits. The rank
 // with the loss gets the answer, the others zeros.

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/comm/channels.h"
 #include "penstock/model/parameters.h"
 
 namespace penstock::run {
@@ -19,7 +20,7 @@ constexpr int64_t kPiece = int64_t{1} << 20;  // elements: the sum needs room fo
 RankUpdate::RankUpdate(const model::Chain& chain,
                        const std::vector<model::Part>& parts,
                        comm::Group& group)
-    : group_(group), first_channel_(2 * (chain.size() + 1)) {
+    : group_(group), channel_(comm::shared_gradient_channel(chain.size())) {
   std::map<std::string, size_t> index;
   for (const model::ParameterSpec& spec : chain.parameters()) {
     index[spec.name] = all_.size();
@@ -72,8 +73,8 @@ void RankUpdate::exchange(model::Parameters& parameters, const std::string& name
     at::Tensor piece = gradient.narrow(0, first, std::min(kPiece, gradient.numel() - first));
     const at::Tensor theirs = incoming.narrow(0, 0, piece.numel());
     const int64_t bytes = static_cast<int64_t>(piece.nbytes());
-    comm::Ticket ticket = group_.send(peer, first_channel_, piece.const_data_ptr(), bytes);
-    group_.receive(peer, first_channel_, theirs.data_ptr(), bytes, what);
+    comm::Ticket ticket = group_.send(peer, channel_, piece.const_data_ptr(), bytes);
+    group_.receive(peer, channel_, theirs.data_ptr(), bytes, what);
     group_.wait(ticket, what);
     piece.add_(theirs);
   }

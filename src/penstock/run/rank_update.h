@@ -40,9 +40,9 @@ class RankUpdate {
   };
 
   comm::Group& group_;
-  std::vector<Shared> all_;    // parameters of the chain
-  std::vector<size_t> own_;    // this rank's, as indices into all_
-  int64_t first_channel_ = 0;  // beyond those of activations and gradients
+  std::vector<Shared> all_;  // parameters of the chain
+  std::vector<size_t> own_;  // this rank's, as indices into all_
+  int64_t channel_ = 0;
 };
 
 }  // namespace penstock::run

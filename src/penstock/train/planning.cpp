@@ -267,6 +267,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
                                     .measures_halves = options.measures_halves};
   profiling.step = [&] {
+    parameters.complete_gradients();
     optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
   };
   if (options.is_quick) {

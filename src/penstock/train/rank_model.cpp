@@ -36,22 +36,6 @@ model::Part kinds_of(const model::Chain& chain) {
   return part;
 }
 
-std::vector<model::Part> parts_of(const run::Stages& stages, int32_t ranks) {
-  std::vector<model::Part> parts(static_cast<size_t>(ranks), {.layers = {}, .has_loss = false});
-  const size_t num_stages = stages.rank_of.size();
-  for (size_t stage = 0; stage < num_stages; ++stage) {
-    model::Part& part = parts[static_cast<size_t>(stages.rank_of[stage])];
-    for (int32_t layer = stages.cuts[stage]; layer < stages.cuts[stage + 1]; ++layer) {
-      part.layers.push_back(layer);
-    }
-    part.has_loss = part.has_loss || stage + 1 == num_stages;
-  }
-  for (model::Part& part : parts) {
-    std::sort(part.layers.begin(), part.layers.end());
-  }
-  return parts;
-}
-
 int64_t optimizer_copies(const config::TrainOptions& train) {
   return train.optimizer == "sgd" ? (train.momentum > 0 ? 1 : 0) : 2;
 }
@@ -92,14 +76,6 @@ std::vector<program::Resident> residents_of(const config::Recipe& recipe,
   return residents;
 }
 
-// [inputs and targets, samples, tokens]
-at::Tensor random_micro_batch(const config::Recipe& recipe) {
-  const int64_t samples = recipe.train.batch / recipe.plan.micro_batches;
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
-  return at::randint(
-      recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
-}
-
 // A table of another model, or of other micro-batches.
 void require_table_of(const plan::CostTable& table,
                       const model::Chain& chain,
@@ -111,20 +87,21 @@ void require_table_of(const plan::CostTable& table,
   if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
     refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
   }
-  model::TensorShape shape{{recipe.train.batch / recipe.plan.micro_batches, recipe.model.context},
-                           at::kLong};
+  const std::vector<model::TensorShape> shapes = chain.shapes_for(
+      {{recipe.train.batch / recipe.plan.micro_batches, recipe.model.context}, at::kLong},
+      compute_type(recipe.train));
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
     const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
-    shape = layer.size_for(shape, compute_type(recipe.train)).output;
+    const int64_t output_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
     const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
       return a.name == b.name && a.needs_output == b.needs_output;
     };
-    if (cost.output_bytes != shape.bytes() || !std::equal(cost.ways.begin(),
-                                                          cost.ways.end(),
-                                                          layer.ways().begin(),
-                                                          layer.ways().end(),
-                                                          same_way)) {
+    if (cost.output_bytes != output_bytes || !std::equal(cost.ways.begin(),
+                                                         cost.ways.end(),
+                                                         layer.ways().begin(),
+                                                         layer.ways().end(),
+                                                         same_way)) {
       refuse(cat("does not fit the model: layer ",
                  i,
                  " (",
@@ -134,7 +111,7 @@ void require_table_of(const plan::CostTable& table,
                  " bytes out) is not ",
                  layer.name(),
                  " (",
-                 format_count(shape.bytes()),
+                 format_count(output_bytes),
                  " bytes out) or has other ways of keeping"));
     }
   }
@@ -220,24 +197,15 @@ plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chai
                                static_cast<uint64_t>(recipe.train.seed),
                                device::open_cpu());
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-  const at::Tensor tokens = random_micro_batch(recipe);
-  profile::ProfileOptions options{.measures_halves = true, .most_seconds = 8};
-  options.step = [&] {
-    optimizer->update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
-  };
-  plan::CostTable table = profile::measure(chain, parameters, tokens[0], tokens[1], options);
-  // The update takes as long as the rank with most parameters is about it; even shares will do.
-  const double share = static_cast<double>(chain.parameter_count()) /
-                       static_cast<double>(recipe.plan.pipeline * parameters.count());
-  table.step_extra_bytes += run::RankUpdate::working_bytes(chain);
+  plan::CostTable table =
+      measure_costs(recipe, chain, parameters, *optimizer, {.measures_halves = true});
+  table.residents.clear();  // of the layers that were measured
+  // A table is of the whole model; a pipeline shares its update among the ranks by their parameters.
+  const double share =
+      static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
   table.step_s *= share;
   table.clear_s *= share;
-  const int64_t copies = optimizer_copies(recipe.train);
-  for (plan::LayerCost& layer : table.layers) {
-    layer.optimizer_bytes = copies * layer.parameter_bytes;
-  }
-  table.loss.optimizer_bytes = copies * table.loss.parameter_bytes;
-  table.description = cat("GPT-2 of ", recipe.model.layers, " blocks, ", recipe.train.precision);
+  table.step_extra_bytes += run::RankUpdate::working_bytes(chain);
   return table;
 }
 
@@ -261,7 +229,7 @@ plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
   request.residents = [&](const plan::Pipeline& pipeline) {
     plan::Residents all;
     for (const model::Part& part :
-         parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks)) {
+         run::parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks)) {
       all.push_back(residents_of(recipe, chain, part));
     }
     return all;
@@ -294,7 +262,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
   const nlohmann::json json = nlohmann::json::parse(text);
   made.stages = {json.at("rank_of").get<std::vector<int32_t>>(),
                  json.at("cuts").get<std::vector<int32_t>>()};
-  made.parts = parts_of(made.stages, group.size());
+  made.parts = run::parts_of(made.stages, group.size());
   plan::PlanResult& result = made.planned.result;
   result.is_feasible = true;
   result.step_s = json.at("step_s").get<double>();

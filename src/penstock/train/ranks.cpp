@@ -1,9 +1,5 @@
 #include "penstock/train/ranks.h"
 
-#include <algorithm>
-
-#include <ATen/Parallel.h>
-
 #include "penstock/base/error.h"
 #include "penstock/base/quiet.h"
 #include "penstock/comm/launcher.h"
@@ -52,9 +48,6 @@ void run_ranks(const config::Recipe& recipe,
   if (launched > 1) {
     require_ranks(planned, launched, "the launcher started");
     return comm::run_mpi(run);
-  }
-  if (planned > 1 && recipe.run.threads == 0) {
-    at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(planned)));
   }
   comm::run_local(static_cast<int32_t>(planned), run);
 }

@@ -10,7 +10,7 @@
 namespace penstock::train {
 
 // Runs `work` as every rank of the recipe's plan: under mpirun or srun as this process's, else as
-// threads, each with its share of the cores. `asked` is what the user says how many there are; 0:
+// threads. `asked` is what the user says how many there are; 0:
 // nothing. ConfigError where the numbers do not agree. All ranks but the first are quiet, and each
 // has an account of its own.
 void run_ranks(const config::Recipe& recipe,

@@ -1,5 +1,7 @@
 #include "penstock/train/setup.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -7,6 +9,7 @@
 #include "penstock/base/log.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/weights.h"
+#include "penstock/comm/launcher.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/model/gpt2_gpu.h"
@@ -14,11 +17,14 @@
 
 namespace penstock::train {
 
-void prepare_process(const config::RunOptions& options) {
+void prepare_process(const config::Recipe& recipe) {
   memory::install_cpu_allocator();
   run::use_fast_products();
-  if (options.threads > 0) {
-    at::set_num_threads(static_cast<int>(options.threads));
+  const int64_t ranks = comm::launched_ranks() > 1 ? 1 : recipe.plan.pipeline;
+  if (recipe.run.threads > 0) {
+    at::set_num_threads(static_cast<int>(recipe.run.threads));
+  } else if (ranks > 1) {
+    at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(ranks)));
   }
 }
 

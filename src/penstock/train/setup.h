@@ -12,8 +12,9 @@
 
 namespace penstock::train {
 
-// Threads, allocator and products; once per process, before the first tensor.
-void prepare_process(const config::RunOptions& options);
+// Threads, allocator and products; once per process, before the first tensor. The ranks of a pipeline
+// are threads of it, each with its share of the cores, unless a launcher has started them.
+void prepare_process(const config::Recipe& recipe);
 
 // The device that the recipe names, its account the one that the process's bytes are counted by.
 device::Device open_device(const config::Recipe& recipe);
