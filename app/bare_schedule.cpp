@@ -57,20 +57,37 @@ plan::BareTimes times_of(const BareScheduleArguments& arguments) {
 }
 
 void print_table(const plan::BarePipeline& bare) {
-  report::Table table({{"rank", report::Align::Right},
-                       {"in flight", report::Align::Right},
-                       {"busy", report::Align::Right},
-                       {"of the step", report::Align::Right}});
+  std::vector<report::Column> columns{{"rank", report::Align::Right},
+                                      {"in flight", report::Align::Right},
+                                      {"busy", report::Align::Right},
+                                      {"of the time", report::Align::Right}};
+  const bool is_asynchronous = bare.schedule.updates > 1;
+  if (is_asynchronous) {
+    columns.push_back({"gradients late by", report::Align::Right});
+    columns.push_back({"versions of weights", report::Align::Right});
+  }
+  report::Table table(columns);
+  const std::vector<int32_t> delays = schedule::most_delayed(bare.schedule);
+  const std::vector<int32_t> versions = schedule::most_versions(bare.schedule);
   for (size_t rank = 0; rank < bare.in_flight.size(); ++rank) {
     const double seconds = bare.timeline.ranks[rank].compute_seconds();
+    const double all = bare.timeline.seconds;
     char share[32];
-    std::snprintf(share, sizeof share, "%.1f %%", bare.step > 0 ? 100 * seconds / bare.step : 0);
-    table.add_row({cat(rank), format_number(bare.in_flight[rank]), format_number(seconds), share});
+    std::snprintf(share, sizeof share, "%.1f %%", all > 0 ? 100 * seconds / all : 0);
+    std::vector<std::string> row{
+        cat(rank), format_number(bare.in_flight[rank]), format_number(seconds), share};
+    if (is_asynchronous) {
+      row.push_back(cat(delays[rank], " updates"));
+      row.push_back(cat(versions[rank]));
+    }
+    table.add_row(row);
   }
-  std::printf("step %s, bubble %.2f %%\n\n%s",
-              format_number(bare.step).c_str(),
-              100 * bare.bubble,
-              table.text().c_str());
+  std::printf(
+      "step %s, bubble %.2f %%%s\n\n%s",
+      format_number(bare.step).c_str(),
+      100 * bare.bubble,
+      is_asynchronous ? cat(", drained every ", bare.schedule.updates, " updates").c_str() : "",
+      table.text().c_str());
 }
 
 }  // namespace
@@ -114,21 +131,36 @@ int simulate_bare_schedule(const BareScheduleArguments& arguments,
   if (arguments.ranks < 1 || plan.micro_batches < 1) {
     throw ConfigError("a pipeline of bare numbers needs --ranks and --micro-batches");
   }
+  schedule::Sizes sizes{.ranks = static_cast<int32_t>(arguments.ranks),
+                        .micro_batches = static_cast<int32_t>(plan.micro_batches),
+                        .chunks = static_cast<int32_t>(plan.chunks > 0 ? plan.chunks : 2)};
+  if (schedule::is_asynchronous(kind)) {
+    sizes.updates = static_cast<int32_t>(plan.flush_every > 0 ? plan.flush_every : 16);
+  } else if (plan.flush_every > 0) {
+    throw ConfigError(cat("--flush-every is for asynchronous schedules, and ",
+                          plan.schedule,
+                          " is drained in every step"));
+  }
   require_writable(pictures);
   require_writable(plan.program);
-  const plan::BarePipeline bare =
-      plan::run_bare_pipeline(kind,
-                              static_cast<int32_t>(arguments.ranks),
-                              static_cast<int32_t>(plan.micro_batches),
-                              static_cast<int32_t>(plan.chunks > 0 ? plan.chunks : 2),
-                              times);
+  const plan::BarePipeline bare = plan::run_bare_pipeline(kind, sizes, times);
   write_program_file(plan, bare.program);
-  const std::string title =
-      cat(plan.schedule, ", ", arguments.ranks, " ranks, ", plan.micro_batches, " micro-batches");
+  const std::string title = cat(plan.schedule,
+                                ", ",
+                                arguments.ranks,
+                                " ranks, ",
+                                plan.micro_batches,
+                                " micro-batches",
+                                sizes.updates > 1 ? " in each update" : "");
   write_pictures({title, bare.program, bare.timeline}, pictures);
   if (plan.recipe.as_json) {
-    const nlohmann::ordered_json json{
+    nlohmann::ordered_json json{
         {"step", bare.step}, {"bubble", bare.bubble}, {"in_flight", bare.in_flight}};
+    if (schedule::is_asynchronous(kind)) {
+      json["flush_every"] = sizes.updates;
+      json["delay"] = schedule::most_delayed(bare.schedule);
+      json["weight_versions"] = schedule::most_versions(bare.schedule);
+    }
     std::printf("%s\n", json.dump().c_str());
   } else {
     print_table(bare);

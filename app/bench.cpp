@@ -146,7 +146,8 @@ report::Gpt2Size report_size(const config::Recipe& recipe) {
   return {.layers = recipe.model.layers,
           .width = recipe.model.width,
           .context = recipe.model.context,
-          .vocabulary = recipe.model.vocabulary};
+          .vocabulary = recipe.model.vocabulary,
+          .is_tied = recipe.model.tied};
 }
 
 // Several windows together, of ours or of a peer.

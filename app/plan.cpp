@@ -77,7 +77,7 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
   const std::vector<int32_t>& cuts = result.pipeline.cuts;
   ordered_json json{{"feasible", result.is_feasible},
                     {"schedule", schedule::kind_name(result.kind)},
-                    {"micro_batches", result.pipeline.schedule.micro_batches},
+                    {"micro_batches", planned.micro_batches()},
                     {"limit_bytes", planned.limit_bytes},
                     {"step_s", nullptr},
                     {"bubble", nullptr},
@@ -88,6 +88,11 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
                     {"binding", result.binding},
                     {"recomputed_forwards", result.recomputed_forwards},
                     {"runners_up", ordered_json::array()}};
+  if (schedule::is_asynchronous(result.kind)) {
+    json["flush_every"] = result.pipeline.schedule.updates;
+    json["delay"] = schedule::most_delayed(result.pipeline.schedule);
+    json["weight_versions"] = schedule::most_versions(result.pipeline.schedule);
+  }
   if (result.is_feasible) {
     json["step_s"] = result.step_s;
     json["bubble"] = result.bubble;

@@ -47,7 +47,7 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
                   "--schedule",
                   arguments.schedule,
                   "the order in which a pipeline's ranks run their micro-batches (plan.schedule): "
-                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto")
+                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, 2bw, pipemare, auto")
       ->type_name("NAME");
   command
       .add_option("--chunks",
@@ -61,6 +61,14 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
                   arguments.cuts,
                   "the first layer of each stage after the first, as in 6,12,18 (plan.cuts)")
       ->type_name("LAYERS");
+  command
+      .add_option(
+          "--flush-every",
+          arguments.flush_every,
+          "optimizer steps until an asynchronous pipeline is drained (plan.flush_every); 16 "
+          "by default")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+      ->type_name("N");
   add_text_option(command,
                   "--program",
                   arguments.program,
@@ -95,6 +103,9 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   if (!arguments.cuts.empty()) {
     settings.push_back("plan.cuts=" + arguments.cuts);
   }
+  if (arguments.flush_every > 0) {
+    settings.push_back(cat("plan.flush_every=", arguments.flush_every));
+  }
   return config::load_recipe(arguments.recipe.recipe, settings);
 }
 
@@ -106,10 +117,10 @@ train::Planned plan_bare_costs(const PlanArguments& arguments) {
     throw ConfigError("--set changes a recipe; with --costs alone there is none");
   }
   if (!arguments.schedule.empty() || arguments.chunks > 0 || !arguments.cuts.empty() ||
-      arguments.recompute == "rotor-uniform") {
+      arguments.flush_every > 0 || arguments.recompute == "rotor-uniform") {
     throw ConfigError(
-        "--schedule, --chunks, --cuts and --recompute rotor-uniform are for a pipeline; say of how "
-        "many ranks with --pipeline");
+        "--schedule, --chunks, --cuts, --flush-every and --recompute rotor-uniform are for a "
+        "pipeline; say of how many ranks with --pipeline");
   }
   const int64_t limit = parse_bytes(arguments.memory).value_or(0);  // 0: none was given
   const std::string how = arguments.recompute.empty() ? "auto" : arguments.recompute;
@@ -154,7 +165,13 @@ config::PlanOptions plan_options(const PlanArguments& arguments) {
   recipe.plan.recompute = arguments.recompute.empty() ? "auto" : arguments.recompute;
   recipe.plan.schedule = arguments.schedule.empty() ? "auto" : arguments.schedule;
   recipe.plan.chunks = arguments.chunks > 0 ? arguments.chunks : recipe.plan.chunks;
+  recipe.plan.flush_every =
+      arguments.flush_every > 0 ? arguments.flush_every : recipe.plan.flush_every;
   recipe.train.batch = recipe.plan.micro_batches;
+  if (recipe.plan.is_asynchronous()) {  // a table has no clipping and says itself who shares what
+    recipe.train.clip = 0;
+    recipe.model.tied = false;
+  }
   config::validate(recipe);
   return recipe.plan;
 }
@@ -180,8 +197,9 @@ PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
   }
   const config::Recipe recipe = load_planned_recipe(arguments);
   train::prepare_process(recipe);
-  const model::Chain chain = train::make_chain(recipe.model);
-  PlannedPipeline planned{.costs = train::find_pipeline_costs(recipe, chain),
+  const device::Device device = train::open_device(recipe);
+  const model::Chain chain = train::make_chain(recipe.model, device);
+  PlannedPipeline planned{.costs = train::find_pipeline_costs(recipe, chain, device),
                           .limit_bytes = recipe.plan.memory_bytes()};
   planned.result = train::plan_pipeline(recipe, chain, planned.costs);
   return planned;

@@ -25,10 +25,11 @@ struct PlanArguments {
   std::string schedule;  // --schedule
   int64_t chunks = 0;
   std::string cuts;  // --cuts
+  int64_t flush_every = 0;
 };
 
-// --memory, --recompute, --micro-batches, --slots, --program, --pipeline, --schedule, --chunks and
-// --cuts, beside those of every recipe.
+// --memory, --recompute, --micro-batches, --slots, --program, --pipeline, --schedule, --chunks,
+// --cuts and --flush-every, beside those of every recipe.
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 
 // The recipe with the arguments over it.
@@ -43,6 +44,10 @@ struct PlannedPipeline {
   plan::CostTable costs;
   plan::PipelineResult result;
   int64_t limit_bytes = 0;
+
+  int32_t micro_batches() const {  // of each update
+    return result.pipeline.schedule.micro_batches / result.pipeline.schedule.updates;
+  }
 };
 PlannedPipeline make_pipeline_plan(const PlanArguments& arguments);
 

@@ -26,4 +26,4 @@ if(NOT TARGET penstock_cuda)
                                                 ${CMAKE_DL_LIBS})
 endif()
 # Where LibTorch's own CUDA packages lie beside it, they are the ones to run with.
-set(penstock_cuda_libraries nvidia/cu13/lib nvidia/cudnn/lib nvidia/cuda_cupti/lib)
+set(penstock_cuda_libraries nvidia/cu13/lib nvidia/cudnn/lib nvidia/cuda_cupti/lib nvidia/nccl/lib)

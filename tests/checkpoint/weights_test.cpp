@@ -31,12 +31,19 @@ config::Recipe small_recipe(const fs::path& out) {
   return recipe;
 }
 
+config::Recipe untied_recipe(const fs::path& out) {
+  config::Recipe recipe = small_recipe(out);
+  recipe.model.tied = false;
+  return recipe;
+}
+
 model::Chain chain_of(const config::Recipe& recipe) {
   return model::make_gpt2({.layers = recipe.model.layers,
                            .width = recipe.model.width,
                            .heads = recipe.model.heads,
                            .context = recipe.model.context,
-                           .vocabulary = recipe.model.vocabulary});
+                           .vocabulary = recipe.model.vocabulary,
+                           .is_tied = recipe.model.tied});
 }
 
 // Everything a checkpoint holds, filled with numbers of its own.
@@ -135,6 +142,21 @@ TEST(Checkpoint, RefusesAnotherModelAndAnotherOptimizer) {
             std::string::npos);
 }
 
+TEST(Checkpoint, AHeadOfItsOwnIsSavedAndLoadedAndATiedOneRefused) {
+  const TempFolder folder;
+  TestRun saved(untied_recipe(folder.path()), 1), loaded(untied_recipe(folder.path()), 2);
+  const fs::path place = save(saved.recipe, saved.parameters, *saved.optimizer, {.step = 3});
+  at::Tensor head = at::empty({256, 32});
+  load_tensors(place / "model.safetensors", {{"lm_head.weight", &head}});
+  EXPECT_TRUE(at::equal(head, saved.parameters.find("lm_head.weight")->weight));
+  load(place, loaded.recipe, loaded.parameters, *loaded.optimizer);
+  EXPECT_TRUE(at::equal(saved.parameters.flat_weights(), loaded.parameters.flat_weights()));
+  TestRun tied(small_recipe(folder.path()), 1);
+  const std::string text =
+      failure([&] { load(place, tied.recipe, tied.parameters, *tied.optimizer); });
+  EXPECT_NE(text.find("it has model.tied = false, the recipe true"), std::string::npos) << text;
+}
+
 TEST(ImportWeights, ReadsNamesWithoutPrefixAndPassesOverMasksAndTheTiedHead) {
   const TempFolder folder;
   TestRun source(small_recipe(folder.path()), 1), target(small_recipe(folder.path()), 2);
@@ -150,6 +172,47 @@ TEST(ImportWeights, ReadsNamesWithoutPrefixAndPassesOverMasksAndTheTiedHead) {
                   {"lm_head.weight", source.parameters.find("transformer.wte.weight")->weight}});
   import_weights(file, target.parameters);
   EXPECT_TRUE(at::equal(source.parameters.flat_weights(), target.parameters.flat_weights()));
+}
+
+TEST(ImportWeights, ReadsAHeadOfItsOwn) {
+  const TempFolder folder;
+  TestRun source(untied_recipe(folder.path()), 1), target(untied_recipe(folder.path()), 2);
+  const auto bare = [](StoredTensor tensor) {
+    if (tensor.name.starts_with("transformer.")) {
+      tensor.name = tensor.name.substr(std::string("transformer.").size());
+    }
+    return tensor;
+  };
+  import_weights(write_file(folder.path() / "bare.safetensors", source.parameters, bare),
+                 target.parameters);
+  EXPECT_TRUE(at::equal(source.parameters.flat_weights(), target.parameters.flat_weights()));
+}
+
+TEST(ImportWeights, SaysWhichHeadTheFileHas) {
+  const TempFolder folder;
+  TestRun tied(small_recipe(folder.path()), 1), untied(untied_recipe(folder.path()), 1);
+  const auto same = [](StoredTensor tensor) { return tensor; };
+  const fs::path of_tied = write_file(folder.path() / "tied", tied.parameters, same);
+  const fs::path of_untied = write_file(folder.path() / "untied", untied.parameters, same);
+  EXPECT_EQ(failure([&] { import_weights(of_tied, untied.parameters); }),
+            of_tied.string() +
+                " has no tensor lm_head.weight: its head is the token embedding; set model.tied = "
+                "true");
+  EXPECT_EQ(failure([&] { import_weights(of_untied, tied.parameters); }),
+            of_untied.string() +
+                ": lm_head.weight differs from the token embedding; set model.tied = false");
+  // A rank without the head says so, too.
+  const model::Part first{.layers = {0, 1}, .has_loss = false};
+  model::Parameters part(untied.chain, first, at::kFloat, /*seed=*/1, device::open_cpu());
+  std::vector<std::string> others;
+  for (const model::ParameterSpec& spec : untied.chain.parameters()) {
+    if (part.find(spec.name) == nullptr) {
+      others.push_back(spec.name);
+    }
+  }
+  EXPECT_EQ(failure([&] { import_weights(of_untied, part, others); }), "");
+  EXPECT_NE(failure([&] { import_weights(of_tied, part, others); }).find("model.tied = true"),
+            std::string::npos);
 }
 
 TEST(ImportWeights, ReadsHalfPrecision) {
@@ -215,12 +278,26 @@ TEST(ModelConfig, ChecksWhatShapesDoNotShow) {
   other.heads = 8;
   const std::string text = failure([&] { require_same_model(folder.path(), other); });
   EXPECT_NE(text.find("n_head is 4"), std::string::npos) << text;
+  const config::ModelOptions untied = untied_recipe(folder.path()).model;
+  EXPECT_EQ(
+      failure([&] { require_same_model(folder.path(), untied); }),
+      (folder.path() / "config.json").string() +
+          ": tie_word_embeddings is true, the recipe has model.tied = false; set model.tied = "
+          "true");
+  write_text_file(folder.path() / "config.json", hugging_face_config(untied, "bytes"));
+  EXPECT_EQ(failure([&] { require_same_model(folder.path(), untied); }), "");
+  EXPECT_EQ(
+      failure([&] { require_same_model(folder.path(), recipe.model); }),
+      (folder.path() / "config.json").string() +
+          ": tie_word_embeddings is false, the recipe has model.tied = true; set model.tied = "
+          "false");
   write_text_file(folder.path() / "config.json", "{\"model_type\": \"llama\"}");
   EXPECT_NE(failure([&] { require_same_model(folder.path(), other); }).find("model_type"),
             std::string::npos);
   for (const char* other_kind : {R"({"activation_function": "relu"})",
                                  R"({"layer_norm_epsilon": 1e-6})",
                                  R"({"tie_word_embeddings": false})",
+                                 R"({"tie_word_embeddings": 1})",
                                  R"({"scale_attn_by_inverse_layer_idx": true})",
                                  R"({"model_type": 7})",
                                  "[]"}) {

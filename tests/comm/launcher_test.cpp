@@ -15,8 +15,13 @@ class Launcher : public testing::Test {
 
  private:
   static void forget_all() {
-    for (const char* name :
-         {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) {
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE",
+                             "PMI_SIZE",
+                             "SLURM_STEP_NUM_TASKS",
+                             "SLURM_NTASKS",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "MPI_LOCALRANKID",
+                             "SLURM_LOCALID"}) {
       ::unsetenv(name);
     }
   }
@@ -43,6 +48,29 @@ TEST_F(Launcher, ASizeThatIsNoNumberOfRanksIsRefused) {
   for (const char* value : {"", "four", "0", "-2", "4x", "99999999999"}) {
     ::setenv("PMI_SIZE", value, 1);
     EXPECT_THROW(launched_ranks(), ConfigError) << value;
+  }
+}
+
+TEST_F(Launcher, EachLauncherSaysWhichRankOfAMachineThisIs) {
+  EXPECT_EQ(launched_local_rank(), std::nullopt);
+  for (const char* name : {"SLURM_LOCALID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK"}) {
+    ::setenv(name, "0", 1);
+    EXPECT_EQ(launched_local_rank(), 0) << name;
+    ::setenv(name, "3", 1);
+    EXPECT_EQ(launched_local_rank(), 3) << name;
+    ::unsetenv(name);
+  }
+}
+
+TEST_F(Launcher, ALocalRankThatIsNoNumberIsRefused) {
+  ::setenv("SLURM_LOCALID", "-1", 1);
+  try {
+    launched_local_rank();
+    ADD_FAILURE() << "a local rank of -1 was taken";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the environment variable SLURM_LOCALID is '-1', where a launcher puts the number "
+                 "of a rank on its machine; unset it for a run without mpirun or srun");
   }
 }
 

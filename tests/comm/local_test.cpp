@@ -313,6 +313,41 @@ TEST(Local, ATicketThatIsDroppedTakesItsMessageBack) {
   });
 }
 
+TEST(Local, AReceiverCanUseTheBytesWhereTheyAre) {
+  run_local(2, [](Group& group) {
+    EXPECT_TRUE(group.shares_memory());
+    if (group.rank() == 0) {
+      int64_t answer = 0;
+      int64_t* const place = &answer;
+      Ticket ticket = group.send(1, 0, &place, sizeof(place));
+      group.wait(ticket, words("a send"));
+      EXPECT_EQ(answer, 42);  // the send was done only after the receiver had used it
+    } else {
+      group.receive_in_place(0, 0, sizeof(int64_t*), words("it"), [](const void* sent) {
+        sleep_ms(20);
+        **static_cast<int64_t* const*>(sent) = 42;
+      });
+    }
+  });
+}
+
+TEST(Local, ReceivingInPlaceThatFailsEndsBothRanks) {
+  const Outcome outcome = outcome_of(2, [](Group& group) {
+    int64_t value = 1;
+    if (group.rank() == 0) {
+      Ticket ticket = group.send(1, 0, &value, sizeof(value));
+      group.wait(ticket, words("a send"));
+      receive_int(group, 1, 0);
+    } else {
+      group.receive_in_place(0, 0, sizeof(value), words("it"), [](const void*) {
+        throw Error(ExitCode::Negative, "no room");
+      });
+    }
+  });
+  EXPECT_EQ(outcome.thrown, "no room");
+  EXPECT_EQ(outcome.code, ExitCode::Negative);
+}
+
 TEST(Local, NobodyPassesABarrierBeforeAllHaveCome) {
   std::atomic<int> come = 0;
   run_local(5, [&](Group& group) {

@@ -67,6 +67,24 @@ void error(Group& group) {
   group.receive((group.rank() + 1) % group.size(), 0, &byte, 1, words("a gradient"));
 }
 
+void refusal(Group& group) {
+  if (group.rank() == 2) {
+    throw ConfigError("plan.pipeline = 9 is too many");
+  }
+  char byte = 0;
+  group.receive(2, 0, &byte, 1, words("a plan"));
+}
+
+// Each waits for the other, rank 0 longer.
+void silence(Group& group) {
+  group.barrier(words("the start"));
+  if (group.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  char byte = 0;
+  group.receive(1 - group.rank(), 0, &byte, 1, words("a word"));
+}
+
 // Runs until it is stopped from outside: round and round, each rank waiting for the one before it.
 void ring(Group& group) {
   std::printf("rank %d is process %d\n", group.rank(), ::getpid());
@@ -86,12 +104,21 @@ void ring(Group& group) {
   }
 }
 
+int fail(const char* type, const Error& failure) {
+  std::printf("caught a %s\n", type);
+  std::fflush(stdout);
+  std::fprintf(stderr, "penstock: %s\n", failure.what());
+  return static_cast<int>(failure.exit_code());
+}
+
 int run(int argc, char** argv) {
   const std::map<std::string, void (*)(Group&)> modes = {{"traffic", traffic},
                                                          {"large", large},
                                                          {"wrong_size", wrong_size},
                                                          {"error", error},
-                                                         {"ring", ring}};
+                                                         {"refusal", refusal},
+                                                         {"ring", ring},
+                                                         {"silence", silence}};
   try {
     PENSTOCK_CHECK(argc >= 2 && modes.contains(argv[1]), "no such mode");
     if (launched_ranks() == 1) {
@@ -103,9 +130,14 @@ int run(int argc, char** argv) {
       modes.at(argv[1])(group);
     });
     return 0;
+  } catch (const ConfigError& failure) {
+    return fail("ConfigError", failure);
+  } catch (const PeerError& failure) {
+    return fail("PeerError", failure);
+  } catch (const Timeout& failure) {
+    return fail("Timeout", failure);
   } catch (const Error& failure) {
-    std::fprintf(stderr, "penstock: %s\n", failure.what());
-    return static_cast<int>(failure.exit_code());
+    return fail("Error", failure);
   }
 }
 

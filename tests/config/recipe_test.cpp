@@ -32,6 +32,12 @@ TEST(Recipe, GivenKeysReplaceTheirDefaultsOnly) {
   expect_same(recipe, expected);
 }
 
+// Checkpoints from before the key was there keep a recipe without it.
+TEST(Recipe, WithoutTheKeyAModelIsTied) {
+  EXPECT_TRUE(parse_recipe("[model]\nlayers = 2\n", "r.toml").model.tied);
+  EXPECT_FALSE(parse_recipe("[model]\ntied = false\n", "r.toml").model.tied);
+}
+
 TEST(Recipe, TakesEveryWayTomlWritesSections) {
   Recipe expected;
   expected.train.steps = 7;

@@ -140,6 +140,76 @@ TEST(Validate, GraphsGoWithoutDropoutAndWithoutALimit) {
   EXPECT_NO_THROW(validate(recipe));
 }
 
+TEST(Validate, GraphsGoWithOneRank) {
+  Recipe recipe;
+  recipe.run.device = "cuda";
+  recipe.plan.pipeline = 4;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.run.graphs = "on";
+  EXPECT_EQ(validation_error(recipe),
+            "run.graphs = \"on\" records the step of one rank, and plan.pipeline is 4: a recorded "
+            "step cannot wait for a peer; try run.graphs = \"auto\"");
+}
+
+namespace {
+
+Recipe asynchronous(const std::string& schedule) {
+  Recipe recipe;
+  recipe.model.tied = false;
+  recipe.train.batch = 8;
+  recipe.train.clip = 0;
+  recipe.plan.pipeline = 4;
+  recipe.plan.micro_batches = 4;
+  recipe.plan.schedule = schedule;
+  return recipe;
+}
+
+}  // namespace
+
+TEST(Validate, AsynchronousSchedulesMoveEachRankByItself) {
+  for (const std::string schedule : {"pipedream", "2bw", "pipemare"}) {
+    const std::string begin = "plan.schedule = \"" + schedule + "\" ";
+    Recipe recipe = asynchronous(schedule);
+    EXPECT_NO_THROW(validate(recipe));
+    recipe.train.precision = "bfloat16";
+    EXPECT_NO_THROW(validate(recipe));
+    recipe.plan.pipeline = 1;
+    EXPECT_EQ(validation_error(recipe),
+              begin + "is for pipelines, and plan.pipeline is 1; set it to the number of ranks");
+    recipe = asynchronous(schedule);
+    recipe.train.clip = 0.5;
+    EXPECT_EQ(
+        validation_error(recipe),
+        begin +
+            "moves each rank's weights by itself, and train.clip = 0.5 needs the gradients of "
+            "all ranks at once; set train.clip = 0, or try \"1f1b\"");
+    recipe = asynchronous(schedule);
+    recipe.model.tied = true;
+    EXPECT_EQ(validation_error(recipe),
+              begin +
+                  "moves each rank's weights by itself, and with model.tied the first and the last "
+                  "rank share some; set model.tied = false, or try \"1f1b\"");
+    recipe = asynchronous(schedule);
+    recipe.run.device = "cuda";
+    recipe.train.precision = "float16";
+    EXPECT_EQ(validation_error(recipe),
+              begin +
+                  "moves each rank's weights by itself, and train.precision = \"float16\" skips a "
+                  "step on all ranks at once; try \"bfloat16\"");
+  }
+}
+
+TEST(Validate, TwoVersionsTakeAMicroBatchForEachRank) {
+  Recipe recipe = asynchronous("2bw");
+  recipe.plan.micro_batches = 2;
+  EXPECT_EQ(
+      validation_error(recipe),
+      "plan.schedule = \"2bw\" has two versions of the weights, which takes a micro-batch for "
+      "each of 4 ranks; set plan.micro_batches to 4 or more, or try \"pipedream\"");
+  recipe.plan.schedule = "pipedream";
+  EXPECT_NO_THROW(validate(recipe));
+}
+
 TEST(Validate, AGpuTakesSoManyMicroBatches) {
   Recipe recipe;
   recipe.train.batch = 20000;

@@ -92,11 +92,34 @@ def train(kind, batches):
     return {"losses": losses, "norms": norms}
 
 
+def make_untied_model():
+    """The same weights, and a head of its own: the embedding's rows, each a place further."""
+    model = GPT2LMHeadModel(GPT2Config(**SHAPE, tie_word_embeddings=False, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+    state = make_model().state_dict()
+    state["lm_head.weight"] = torch.roll(state["transformer.wte.weight"], 1, 0)
+    model.load_state_dict(state)
+    assert model.lm_head.weight is not model.transformer.wte.weight
+    return model
+
+
+def write_untied(tokens):
+    model = make_untied_model()
+    loss = mean_loss(model, tokens)
+    loss.backward()
+    kept = ("lm_head.weight", "transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.weight")
+    gradients = {name: p.grad.clone() for name, p in named_parameters(model).items() if name in kept}
+    with torch.no_grad():
+        logits = model(tokens[:1, :-1]).logits[0]
+    save_file({**gradients, "loss": loss.detach(), "logits": logits.contiguous()},
+              HERE / "gpt2_untied_gradients.safetensors", metadata={"torch": torch.__version__})
+
+
 def main():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(12)
     shape = (STEPS, BATCH, SHAPE["n_positions"] + 1)
     batches = torch.randint(0, SHAPE["vocab_size"], shape, generator=generator)
+    write_untied(batches[0])
     model = make_model()
     weights = {name: p.detach().clone() for name, p in named_parameters(model).items()}
     loss = mean_loss(model, batches[0])

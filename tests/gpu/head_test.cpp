@@ -1,4 +1,4 @@
-// Final norm, tied head and cross-entropy on the GPU, against float64 on the CPU.
+// Final norm, head and cross-entropy on the GPU, against float64 on the CPU.
 #include "gpu/layer_bench.h"
 
 namespace penstock::model {

@@ -6,6 +6,8 @@
 
 1. Trains a small GPT-2 with Penstock, loads the checkpoint with from_pretrained, compares logits.
 2. Saves a model with save_pretrained, trains on from it with Penstock, compares the first loss.
+
+Both with the head that is the token embedding, and with one of its own.
 """
 import json
 import pathlib
@@ -48,14 +50,12 @@ def train(recipe, out, *settings):
     return json.loads(run(*command))
 
 
-def main():
-    folder = pathlib.Path(tempfile.mkdtemp())
-    corpus = (pathlib.Path(__file__).parent.parent.parent / "src/penstock/model").resolve()
-    recipe = folder / "recipe.toml"
-    recipe.write_text(RECIPE.format(corpus=corpus))
-
-    train(recipe, folder / "run")
+def check(recipe, folder, tied):
+    head = f"model.tied={str(tied).lower()}"
+    print(head)
+    train(recipe, folder / "run", head)
     model = GPT2LMHeadModel.from_pretrained(folder / "run/latest").eval()
+    assert (model.lm_head.weight is model.transformer.wte.weight) == tied
     tokens = [(7 * i * i + 31 * i) % 256 for i in range(64)]
     ours = torch.tensor(json.loads(run(LOGITS, folder / "run", *tokens)))
     with torch.no_grad():
@@ -66,22 +66,31 @@ def main():
 
     torch.manual_seed(3)
     shape = GPT2Config(n_layer=3, n_embd=96, n_head=6, n_positions=64, vocab_size=256, bos_token_id=0, eos_token_id=0,
-                       resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+                       resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, tie_word_embeddings=tied)
     other = GPT2LMHeadModel(shape).eval()
     other.save_pretrained(folder / "theirs")
+    start = (head, f"model.weights={folder / 'theirs'}", "model.dropout=0")
     # A step of lr 0 writes the imported weights back; the loss before it is that of the import.
-    first = train(recipe, folder / "imported", f"model.weights={folder / 'theirs'}", "model.dropout=0",
-                  "train.steps=1", "train.lr=0")
+    first = train(recipe, folder / "imported", *start, "train.steps=1", "train.lr=0")
     again = torch.tensor(json.loads(run(LOGITS, folder / "imported", *tokens)))
     with torch.no_grad():
         theirs = other(torch.tensor([tokens])).logits[0]
     difference = (again - theirs).abs().max().item()
     print(f"transformers -> penstock: largest difference of logits {difference:.2e}")
     assert difference < 1e-4
-    longer = train(recipe, folder / "longer", f"model.weights={folder / 'theirs'}", "model.dropout=0")
+    longer = train(recipe, folder / "longer", *start)
     print(f"trained on from it: loss {longer['losses'][0]:.4f} -> {longer['losses'][-1]:.4f}")
     assert longer["losses"][0] == first["losses"][0]
     assert longer["losses"][-1] < longer["losses"][0] - 1
+
+
+def main():
+    folder = pathlib.Path(tempfile.mkdtemp())
+    corpus = (pathlib.Path(__file__).parent.parent.parent / "src/penstock/model").resolve()
+    recipe = folder / "recipe.toml"
+    recipe.write_text(RECIPE.format(corpus=corpus))
+    for tied in (True, False):
+        check(recipe, folder / ("tied" if tied else "untied"), tied)
     print("ok")
 
 

@@ -22,8 +22,8 @@ def replay_memory(rank):
 class Rank:
     """Goes through its list as far as what it knows of the others allows."""
 
-    def __init__(self, number, rank, messages):
-        self.number, self.messages = number, messages
+    def __init__(self, number, rank, messages, steps_together):
+        self.number, self.messages, self.steps_together = number, messages, steps_together
         self.left = list(rank["instructions"])
         self.ready = {value: 0.0 for value, _ in rank["given"]}  # when a value is there
         self.free_at = defaultdict(float)  # when a resource is free
@@ -40,11 +40,12 @@ class Rank:
         return channel, self.messages[channel, self.counts[channel]]
 
     def is_at_step(self):
-        return bool(self.left) and self.left[0]["op"] == "step"
+        """Where it waits for the other ranks."""
+        return self.steps_together and bool(self.left) and self.left[0]["op"] == "step"
 
     def can_run(self, step_from):
         instruction = self.left[0]
-        if instruction["op"] == "step" and step_from is None:
+        if self.is_at_step() and step_from is None:
             return False
         if instruction["op"] == "receive" and "to" not in self.message(instruction)[1]:
             return False
@@ -52,6 +53,7 @@ class Rank:
         return all("received" in message for value in freed for message in self.sent[value])
 
     def run(self, step_from):
+        waits_for_all = self.is_at_step()
         instruction = self.left.pop(0)
         op, on = instruction["op"], instruction.get("on", "compute")
         made = [value for value, _ in instruction.get("makes", [])]
@@ -60,7 +62,7 @@ class Rank:
         start = max([self.free_at[on]] + [self.ready[value] for value in used])
         for value in freed:
             start = max([start] + [message["received"] for message in self.sent[value]])
-        if op == "step":
+        if waits_for_all:
             start = max(start, step_from)
         end = start + instruction.get("seconds", 0.0)
         if op in ("send", "receive"):
@@ -75,9 +77,9 @@ class Rank:
         self.ready.update(dict.fromkeys(made, end))
 
 
-def replay_time(ranks):
+def replay_time(ranks, updates):
     messages = defaultdict(dict)
-    all_ranks = [Rank(number, rank, messages) for number, rank in enumerate(ranks)]
+    all_ranks = [Rank(number, rank, messages, updates == 1) for number, rank in enumerate(ranks)]
     while any(rank.left for rank in all_ranks):
         before = sum(len(rank.left) for rank in all_ranks)
         step_from = None
@@ -91,6 +93,16 @@ def replay_time(ranks):
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    ranks = json.load(file)["ranks"]
+    program = json.load(file)
+ranks, updates = program["ranks"], program.get("updates", 1)
 peaks = [replay_memory(rank) for rank in ranks]
-print(json.dumps({"peak_bytes": max(peaks), "peaks": peaks, "seconds": replay_time(ranks)}))
+print(
+    json.dumps(
+        {
+            "peak_bytes": max(peaks),
+            "peaks": peaks,
+            "seconds": replay_time(ranks, updates),
+            "updates": updates,
+        }
+    )
+)

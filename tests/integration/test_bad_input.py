@@ -392,6 +392,9 @@ class Checkpoints(BadInputTestCase):
         self.assert_resume_refused(
             "step-00000004", "model.heads = 4", "2", values={"model.heads": 2}
         )
+        self.assert_resume_refused(
+            "step-00000004", "model.tied = true", "false", values={"model.tied": False}
+        )
 
     def test_resume_with_another_optimizer(self):
         self.assert_resume_refused(
@@ -482,6 +485,23 @@ class Checkpoints(BadInputTestCase):
                     "n_head",
                     "model.heads",
                 )
+
+    def test_weights_with_another_kind_of_head(self):
+        self.train({"model.tied": False, "run.out": "untied"})
+        # Without a config.json beside them, the tensors tell.
+        for run in ("out", "untied"):
+            weights = self.folder / run / "latest" / "model.safetensors"
+            shutil.copy(weights, self.folder / f"{run}.safetensors")
+        tied, untied = {"model.tied": True}, {"model.tied": False}
+        for source, values, *needles in (
+            ("untied", tied, "tie_word_embeddings is false", "set model.tied = false"),
+            ("out", untied, "tie_word_embeddings is true", "set model.tied = true"),
+            ("untied.safetensors", tied, "lm_head.weight differs", "set model.tied = false"),
+            ("out.safetensors", untied, "no tensor lm_head.weight", "set model.tied = true"),
+        ):
+            with self.subTest(source=source):
+                values = {**values, "model.weights": source, "run.out": "new"}
+                self.assert_train_refused(values, *needles)
 
     def test_weights_of_a_damaged_checkpoint(self):
         size = (self.newest / "model.safetensors").stat().st_size

@@ -14,7 +14,7 @@ import penstock_cli as cli
 
 RECIPE_FLAGS = ("--set", "--json")
 BARE_FLAGS = ("--ranks", "--forward", "--backward", "--backward-input", "--backward-weight", "--transfer")
-PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program", "--pipeline", "--schedule", "--chunks", "--cuts")
+PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program", "--pipeline", "--schedule", "--chunks", "--flush-every", "--cuts")
 PICTURE_FLAGS = ("--svg", "--html", "--trace")
 SUBCOMMANDS = {
     "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", "--ranks", *PICTURE_FLAGS),

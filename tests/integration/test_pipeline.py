@@ -25,6 +25,7 @@ MPIRUN = shutil.which("mpirun")
 needs_mpi = unittest.skipIf(MPIRUN is None, "there is no mpirun")
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+ASYNCHRONOUS = ("pipedream", "2bw", "pipemare")
 LAUNCHERS = ("threads", "mpi")
 RANKS = (2, 4)
 MICRO_BATCHES = (1, 3, 8)
@@ -191,6 +192,20 @@ class SameNumbers(PipelineTestCase):
     def test_zb_v(self):
         self.check_schedule("zb-v")
 
+    def test_a_head_of_its_own(self):
+        untied = {"model.tied": False, "plan.micro_batches": 3}
+        expected = self.train_ranks("threads", 1, {**untied, "run.out": "untied"})
+        self.assertNotEqual(expected["losses"], self.one_rank(3)[0]["losses"])
+        for schedule, ranks in (("1f1b", 2), ("zb-v", 2), ("zb-h1", 4)):
+            with self.subTest(schedule=schedule, ranks=ranks):
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                found = self.train_ranks("threads", ranks, {**untied, "plan.schedule": schedule})
+                self.assertEqual(found["losses"], expected["losses"])
+                self.assertEqual(found["validation_loss"], expected["validation_loss"])
+                for name in ("model.safetensors", "optimizer.safetensors"):
+                    last = f"step-00000010/{name}"
+                    self.assert_same_file(f"out/{last}", f"untied/{last}")
+
     def test_costs_that_are_measured_first(self):
         for launcher in LAUNCHERS[: 2 if MPIRUN else 1]:
             with self.subTest(launcher=launcher):
@@ -232,6 +247,171 @@ class Resume(PipelineTestCase):
                 for name in ("model.safetensors", "optimizer.safetensors"):
                     last = f"step-00000010/{name}"
                     self.assert_same_file(f"{out}/{last}", f"straight/{last}")
+
+
+class Asynchronous(PipelineTestCase):
+    """Schedules whose ranks move their weights while micro-batches are in flight. That the numbers
+    are those of the definitions is for tests/run/asynchronous_test.cpp."""
+
+    PARTS = 8
+    STEP_FILES = ("model.safetensors", "optimizer.safetensors")
+
+    def values(self, schedule, out, **more):
+        return {
+            "model.tied": False,
+            "train.clip": 0,
+            "plan.schedule": schedule,
+            "plan.micro_batches": self.PARTS,
+            "plan.flush_every": 4,
+            "run.out": out,
+            **{key.replace("__", "."): value for key, value in more.items()},
+        }
+
+    def assert_same_end(self, first, second, step):
+        for name in self.STEP_FILES:
+            last = f"step-{step:08d}/{name}"
+            self.assert_same_file(f"{first}/{last}", f"{second}/{last}")
+
+    @needs_mpi
+    def test_processes_have_the_numbers_of_threads(self):
+        for schedule, ranks in itertools.product(ASYNCHRONOUS, RANKS):
+            with self.subTest(schedule=schedule, ranks=ranks):
+                runs = [
+                    self.train_ranks(launcher, ranks, self.values(schedule, f"{launcher}-{ranks}"))
+                    for launcher in LAUNCHERS
+                ]
+                self.assertEqual(runs[0]["losses"], runs[1]["losses"])
+                self.assertEqual(runs[0]["validation_loss"], runs[1]["validation_loss"])
+                self.assert_same_end(f"threads-{ranks}", f"mpi-{ranks}", 10)
+
+    def test_learns_other_numbers_than_one_that_is_drained(self):
+        straight = self.train_ranks("threads", 4, self.values("1f1b", "straight"))["losses"]
+        seen = [straight]
+        for schedule in ASYNCHRONOUS:
+            found = self.train_ranks("threads", 4, self.values(schedule, schedule))["losses"]
+            self.assertEqual(found[0], straight[0])
+            self.assertLess(found[-1], found[0] - 0.1)
+            self.assertNotIn(found, seen)
+            seen.append(found)
+
+    def test_one_that_is_drained_in_every_step_is_1f1b(self):
+        straight = self.train_ranks("threads", 2, self.values("1f1b", "straight"))
+        cases = (
+            ("pipedream", {"plan__flush_every": 1}),
+            ("2bw", {"plan__sync_steps": 10}),
+            ("pipemare", {"plan__flush_every": 1, "plan__anneal_steps": 0}),
+        )
+        for schedule, more in cases:
+            with self.subTest(schedule=schedule):
+                found = self.train_ranks("threads", 2, self.values(schedule, schedule, **more))
+                self.assertEqual(found["losses"], straight["losses"])
+                self.assert_same_end(schedule, "straight", 10)
+
+    def test_resumes(self):
+        for schedule in ASYNCHRONOUS:
+            with self.subTest(schedule=schedule):
+                more = {"train__steps": 20, "run__save_every": 8}
+                whole = self.train_ranks(
+                    "threads", 4, self.values(schedule, f"{schedule}-whole", **more)
+                )
+                self.assertEqual(
+                    cli.checkpoint_steps(self.folder / f"{schedule}-whole"), [8, 16, 20]
+                )
+                resumed = self.train_ranks(
+                    "threads",
+                    4,
+                    self.values(schedule, f"{schedule}-resumed", **more),
+                    *("--resume", f"{schedule}-whole/step-00000008"),
+                )
+                self.assertEqual(resumed["first_step"], 8)
+                self.assertEqual(resumed["losses"], whole["losses"][8:])
+                self.assertEqual(resumed["validation_loss"], whole["validation_loss"])
+                self.assert_same_end(f"{schedule}-resumed", f"{schedule}-whole", 20)
+
+    def test_saving_and_validating_wait_for_a_drained_pipeline(self):
+        # Between steps 4 and 8 both fall due, and come after 8.
+        plain = {"run__save_every": 0, "run__validate_every": 0}
+        often = {"run__save_every": 5, "run__validate_every": 3}
+        rare = self.train_ranks("threads", 2, self.values("pipedream", "rare", **plain))
+        found = self.train_ranks("threads", 2, self.values("pipedream", "often", **often))
+        self.assertEqual(found["losses"], rare["losses"])
+        self.assertEqual(cli.checkpoint_steps(self.folder / "often"), [8, 10])
+        self.assertEqual([step for step, _ in self.validations("often")], [4, 8, 10])
+        self.assert_same_end("often", "rare", 10)
+        steps = [step for step, _ in cli.metric_losses(self.folder / "often")]
+        self.assertEqual(steps, list(range(1, 11)))
+
+    def test_peaks_are_those_that_were_planned(self):
+        for schedule in ASYNCHRONOUS:
+            with self.subTest(schedule=schedule):
+                values = self.values(schedule, schedule)
+                planned = self.plan({**values, "plan.pipeline": 4})
+                found = self.train_ranks("threads", 4, values)
+                self.assertEqual(found["predicted_rank_peak_bytes"], planned["peak_bytes"])
+                for measured, predicted in zip(found["rank_peak_bytes"], planned["peak_bytes"]):
+                    self.assertLessEqual(measured, predicted)
+                    self.assertGreater(measured, 0.97 * predicted)
+
+    def test_limit(self):
+        """Copies of the weights count; what is computed again has the weights of its forward. The
+        last segment and the first steps are shorter and have plans of their own."""
+        for schedule in ("pipedream", "2bw"):
+            with self.subTest(schedule=schedule):
+                values = self.values(schedule, schedule, plan__sync_steps=1, plan__cuts="3,6,9")
+                free = self.train_ranks("threads", 4, values)
+                planned = {**values, "plan.pipeline": 4}
+                least = max(
+                    self.plan({**planned, "plan.memory": 1000}, code=1)["least_memory_bytes"]
+                )
+                self.assertLess(least, free["peak_bytes"])
+                values["plan.memory"] = planned["plan.memory"] = least
+                self.assertGreater(self.plan(planned)["recomputed_forwards"], 0)
+                found = self.train_ranks("threads", 4, values)
+                self.assertEqual(found["losses"], free["losses"])
+                self.assertLessEqual(max(found["rank_peak_bytes"]), least)
+
+    def test_bfloat16(self):
+        for schedule in ASYNCHRONOUS:
+            with self.subTest(schedule=schedule):
+                more = {"train__precision": "bfloat16", "plan__costs": ""}
+                found = self.train_ranks("threads", 2, self.values(schedule, schedule, **more))
+                self.assertLess(found["losses"][-1], found["losses"][0] - 0.1)
+                for measured, predicted in zip(
+                    found["rank_peak_bytes"], found["predicted_rank_peak_bytes"]
+                ):
+                    self.assertLessEqual(measured, predicted)
+                    self.assertGreater(measured, 0.97 * predicted)
+
+    def test_plan_tells_delays_and_versions(self):
+        values = {"plan.pipeline": 4, "plan.micro_batches": 1, "plan.flush_every": 8}
+        planned = self.plan({**self.values("pipedream", "out"), **values})
+        self.assertEqual(planned["flush_every"], 8)
+        self.assertEqual(planned["delay"], [3, 2, 1, 0])
+        self.assertEqual(planned["weight_versions"], [4, 3, 2, 1])
+
+    def refused(self, schedule, **more):
+        values = {"plan.pipeline": 4, **self.values(schedule, "out", **more)}
+        lines = set()
+        for command in ("train", "plan"):
+            result = self.run_program(*self.arguments(values, command=command))
+            lines.add(self.assert_fails(result, f'plan.schedule = "{schedule}"'))
+        self.assertEqual(len(lines), 1, lines)
+        self.assertFalse((self.folder / "out").exists())
+        return lines.pop()
+
+    def test_refusals(self):
+        for schedule in ASYNCHRONOUS:
+            with self.subTest(schedule=schedule):
+                line = self.refused(schedule, train__clip=0.5)
+                self.assertIn("set train.clip = 0", line)
+                line = self.refused(schedule, model__tied=True)
+                self.assertIn("set model.tied = false", line)
+                line = self.refused(schedule, train__precision="float16", run__device="cuda")
+                self.assertIn('try "bfloat16"', line)
+                line = self.refused(schedule, plan__pipeline=1)
+                self.assertIn("plan.pipeline is 1", line)
+        line = self.refused("2bw", plan__micro_batches=3)
+        self.assertIn("set plan.micro_batches to 4 or more", line)
 
 
 class Memory(PipelineTestCase):
@@ -521,9 +701,9 @@ class BadInput(PipelineTestCase):
         values = {"plan.recompute": "rotor-uniform"}
         self.assert_refused(values, '"rotor-uniform"', "plan.pipeline is 1", '"rotor"')
 
-    def test_pipeline_on_a_gpu(self):
-        values = {"plan.pipeline": 2, "run.device": "cuda"}
-        self.assert_refused(values, "plan.pipeline = 2", 'run.device = "cpu"')
+    def test_graphs_of_a_pipeline(self):
+        values = {"plan.pipeline": 2, "run.device": "cuda", "run.graphs": "on"}
+        self.assert_refused(values, 'run.graphs = "on"', "plan.pipeline is 2", '"auto"')
 
     def test_unknown_schedule(self):
         values = {"plan.pipeline": 2, "plan.schedule": "zbv"}
@@ -563,6 +743,36 @@ class BareNumbers(cli.CliTestCase):
             self.assertEqual(answer["step"], (8 + 3) * 3)
             self.assertAlmostEqual(answer["bubble"], 3 / 11)
             self.assertEqual(answer["in_flight"], in_flight)
+
+    def test_asynchronous(self):
+        # Filled and drained once for 5 updates of 2 micro-batches.
+        times = {"forward": 1, "backward": 2}
+        answers = {
+            schedule: self.simulate(
+                times, "--flush-every", 5, schedule=schedule, ranks=4, parts=parts
+            ).json()
+            for schedule, parts in (("pipedream", 2), ("2bw", 4), ("pipemare", 2))
+        }
+        for schedule, parts in (("pipedream", 2), ("2bw", 4), ("pipemare", 2)):
+            answer = answers[schedule]
+            self.assertAlmostEqual(answer["step"], (5 * parts + 3) * 3 / 5)
+            self.assertAlmostEqual(answer["bubble"], 3 / (5 * parts + 3))
+            self.assertEqual(answer["in_flight"], [4, 3, 2, 1])
+            self.assertEqual(answer["flush_every"], 5)
+        self.assertEqual(answers["pipedream"]["delay"], [2, 1, 1, 0])
+        self.assertEqual(answers["pipedream"]["weight_versions"], [3, 2, 2, 1])
+        self.assertEqual(answers["2bw"]["delay"], [1, 1, 1, 1])
+        self.assertEqual(answers["2bw"]["weight_versions"], [2, 2, 2, 2])
+        self.assertEqual(answers["pipemare"]["delay"], [2, 1, 1, 0])
+        self.assertEqual(answers["pipemare"]["weight_versions"], [1, 1, 1, 1])
+
+    def test_drained_in_every_step(self):
+        result = self.simulate(self.TIMES, "--flush-every", 4, schedule="gpipe")
+        self.assert_fails(result, "--flush-every", "asynchronous", "gpipe is drained")
+
+    def test_two_versions_for_too_few_micro_batches(self):
+        result = self.simulate(self.TIMES, schedule="2bw", ranks=4, parts=3)
+        self.assert_fails(result, "2bw", "4 ranks", "at least 4 micro-batches", "pipedream")
 
     def test_program_of_it(self):
         answer = self.simulate(self.TIMES, "--program", "bare.json", ranks=4, parts=8).json()
@@ -647,7 +857,8 @@ class Replay(PipelineTestCase):
     def assert_replays(self, planned, name="program.json"):
         replayed = self.replay(name)
         self.assertEqual(replayed["peaks"], planned["peak_bytes"])
-        self.assertAlmostEqual(replayed["seconds"], planned["step_s"], places=12)
+        seconds = replayed["seconds"] / replayed["updates"]
+        self.assertAlmostEqual(seconds, planned["step_s"], places=12)
 
     def assert_layers_complete(self, layers, name="program.json"):
         """Every layer runs forward and backward for every micro-batch, on one rank."""
@@ -690,6 +901,17 @@ class Replay(PipelineTestCase):
             (self.folder / file).write_text(json.dumps(hand_table(halves)))
             for schedule in SCHEDULES:
                 self.check(file, schedule, 10)
+
+    def test_asynchronous_table(self):
+        (self.folder / "table.json").write_text(json.dumps(hand_table(halves=False)))
+        for schedule in ASYNCHRONOUS:
+            with self.subTest(schedule=schedule):
+                planned = self.plan_table(
+                    "table.json", schedule, "--flush-every", 5, recompute="none"
+                )
+                self.assertEqual(planned["flush_every"], 5)
+                self.assertEqual(self.replay("program.json")["updates"], 5)
+                self.assert_replays(planned)
 
     def test_halves_of_a_backward_add_up(self):
         steps = []

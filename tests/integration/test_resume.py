@@ -54,6 +54,9 @@ class SameNumbers(cli.CliTestCase):
     def test_lamb(self):
         self.check_optimizer("lamb")
 
+    def test_a_head_of_its_own(self):
+        self.check({"model.tied": False})
+
     def test_every_schedule(self):
         for schedule in ("constant", "linear", "wsd", "onecycle"):
             with self.subTest(schedule=schedule):
@@ -276,6 +279,19 @@ class RunFolder(cli.CliTestCase):
         self.assert_same_file(
             "out/step-00000012/model.safetensors", "tuned/step-00000012/model.safetensors"
         )
+
+    def test_weights_of_a_head_of_its_own_start_a_new_run_and_write_text(self):
+        untied = {"model.tied": False}
+        self.train(untied)
+        self.train({**untied, "model.weights": "out", "run.out": "tuned", "train.lr": 0})
+        self.assert_same_file(
+            "out/step-00000012/model.safetensors", "tuned/step-00000012/model.safetensors"
+        )
+        config = json.loads((self.out / "latest" / "config.json").read_text())
+        self.assertIs(config["tie_word_embeddings"], False)
+        result = self.run_program("sample", "out", "--tokens", "5", "--json")
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(len(result.json()["tokens"]), 5)
 
     def test_state_holds_the_counts(self):
         self.train()

@@ -23,11 +23,12 @@ const std::filesystem::path kGolden = PENSTOCK_SOURCE_DIR "/tests/golden";
 
 struct Reference {
   nlohmann::json json = nlohmann::json::parse(read_text_file(kGolden / "gpt2_reference.json"));
-  model::Chain chain = model::make_gpt2({.layers = json["shape"]["n_layer"],
-                                         .width = json["shape"]["n_embd"],
-                                         .heads = json["shape"]["n_head"],
-                                         .context = json["shape"]["n_positions"],
-                                         .vocabulary = json["shape"]["vocab_size"]});
+  model::Gpt2Shape shape{.layers = json["shape"]["n_layer"],
+                         .width = json["shape"]["n_embd"],
+                         .heads = json["shape"]["n_head"],
+                         .context = json["shape"]["n_positions"],
+                         .vocabulary = json["shape"]["vocab_size"]};
+  model::Chain chain = model::make_gpt2(shape);
   model::Parameters parameters{chain, at::kFloat, /*seed=*/0};
   at::Tensor batches;  // [steps, batch, context + 1]
 
@@ -47,15 +48,17 @@ struct Reference {
     batches = at::tensor(flat).view({steps, rows, -1});
   }
 
-  double accumulate(int64_t step, int64_t micro_batches = 1) {
+  run::StepInput batch(int64_t step, int64_t micro_batches = 1) const {
     const at::Tensor tokens = batches[step];
     const int64_t context = tokens.size(1) - 1;
-    return run::accumulate_gradients(chain,
-                                     parameters,
-                                     {.inputs = tokens.narrow(1, 0, context).contiguous(),
-                                      .targets = tokens.narrow(1, 1, context).contiguous(),
-                                      .micro_batches = micro_batches,
-                                      .step = step});
+    return {.inputs = tokens.narrow(1, 0, context).contiguous(),
+            .targets = tokens.narrow(1, 1, context).contiguous(),
+            .micro_batches = micro_batches,
+            .step = step};
+  }
+
+  double accumulate(int64_t step, int64_t micro_batches = 1) {
+    return run::accumulate_gradients(chain, parameters, batch(step, micro_batches));
   }
 };
 
@@ -99,6 +102,45 @@ TEST(Gpt2Reference, LogitsMatchPyTorch) {
   checkpoint::load_tensors(kGolden / "gpt2_gradients.safetensors", {{"logits", &expected}});
   const at::Tensor logits = run::predict(reference.chain, reference.parameters, tokens)[0];
   EXPECT_LT((logits - expected).abs().max().item<double>(), 1e-4);
+}
+
+// The same weights, and a head of its own: the embedding's rows, each a place further.
+TEST(Gpt2Reference, AHeadOfItsOwnMatchesPyTorch) {
+  const Reference tied;
+  model::Gpt2Shape shape = tied.shape;
+  shape.is_tied = false;
+  const model::Chain chain = model::make_gpt2(shape);
+  model::Parameters parameters(chain, at::kFloat, /*seed=*/0);
+  const at::Tensor embedding = tied.parameters.find("transformer.wte.weight")->weight;
+  for (const model::Parameter& parameter : parameters.all()) {
+    const model::Parameter* same = tied.parameters.find(parameter.spec.name);
+    at::Tensor(parameter.weight)
+        .copy_(same == nullptr ? at::roll(embedding, {1}, {0}) : same->weight);
+  }
+  const run::StepInput batch = tied.batch(0);
+  const double loss = run::accumulate_gradients(chain, parameters, batch);
+  at::Tensor expected_loss = at::empty({}), logits = at::empty({shape.context, shape.vocabulary});
+  std::vector<std::string> names{"lm_head.weight",
+                                 "transformer.wte.weight",
+                                 "transformer.wpe.weight",
+                                 "transformer.ln_f.weight"};
+  std::vector<at::Tensor> gradients;
+  for (const std::string& name : names) {
+    gradients.push_back(at::empty_like(parameters.find(name)->gradient));
+  }
+  std::vector<checkpoint::NamedTensor> named{{"loss", &expected_loss}, {"logits", &logits}};
+  for (size_t i = 0; i < names.size(); ++i) {
+    named.push_back({names[i], &gradients[i]});
+  }
+  checkpoint::load_tensors(kGolden / "gpt2_untied_gradients.safetensors", named);
+  EXPECT_NEAR(loss / expected_loss.item<double>(), 1, 1e-5);
+  for (size_t i = 0; i < names.size(); ++i) {
+    EXPECT_LT(test::relative_error(parameters.find(names[i])->gradient, gradients[i]), 1e-5)
+        << names[i];
+  }
+  const at::Tensor ours =
+      run::predict(chain, parameters, batch.inputs.narrow(0, 0, 1).contiguous())[0];
+  EXPECT_LT((ours - logits).abs().max().item<double>(), 1e-4);
 }
 
 // Twenty steps with clipping, on twenty batches, by each optimizer.

@@ -48,6 +48,42 @@ TEST(Parameters, HeadAndEmbeddingShareOneTable) {
   EXPECT_EQ(embedding.data_ptr(), head.data_ptr());
 }
 
+TEST(Parameters, OfAHeadOfItsOwnAreOneTableMore) {
+  Gpt2Shape shape = kSmall;
+  shape.is_tied = false;
+  const Chain chain = make_gpt2(shape);
+  EXPECT_EQ(chain.parameter_count(), make_gpt2(kSmall).parameter_count() + 70 * 48);
+  Parameters parameters(chain, at::kFloat, 1);
+  const Parameter* head = parameters.find("lm_head.weight");
+  ASSERT_NE(head, nullptr);
+  EXPECT_EQ(head->spec.shape, (std::vector<int64_t>{70, 48}));
+  EXPECT_TRUE(head->spec.has_weight_decay);
+  EXPECT_EQ(parameters.weights_of(chain.size())[2].data_ptr(), head->weight.data_ptr());
+  EXPECT_EQ(parameters.gradients_of(chain.size())[2].data_ptr(), head->gradient.data_ptr());
+  const Parameter* embedding = parameters.find("transformer.wte.weight");
+  EXPECT_EQ(parameters.weights_of(0)[0].data_ptr(), embedding->weight.data_ptr());
+  // Drawn as the embedding is, by its own name.
+  EXPECT_NEAR(head->weight.std().item<double>(), 0.02, 1e-3);
+  EXPECT_FALSE(at::equal(head->weight, embedding->weight));
+  const Parameters tied(make_gpt2(kSmall), at::kFloat, 1);
+  EXPECT_EQ(tied.find("lm_head.weight"), nullptr);
+  EXPECT_TRUE(at::equal(embedding->weight, tied.find("transformer.wte.weight")->weight));
+}
+
+TEST(Parameters, OfAHeadOfItsOwnGetNoGradientOfTheEmbedding) {
+  Gpt2Shape shape = kSmall;
+  shape.is_tied = false;
+  const Chain chain = make_gpt2(shape);
+  Parameters parameters(chain, at::kFloat, 1);
+  parameters.gradients_of(0)[0].fill_(1);
+  parameters.gradients_of(chain.size())[2].fill_(2);
+  parameters.complete_gradients();
+  const at::Tensor embedding = parameters.find("transformer.wte.weight")->gradient;
+  const at::Tensor head = parameters.find("lm_head.weight")->gradient;
+  EXPECT_TRUE(at::equal(embedding, at::full_like(embedding, 1)));
+  EXPECT_TRUE(at::equal(head, at::full_like(head, 2)));
+}
+
 // The order in which ranks add that have embedding and head apart.
 TEST(Parameters, SharesOfOneGradientAreAddedUpAtTheEnd) {
   const Chain chain = make_gpt2(kSmall);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/text.h"
+#include "penstock/program/verify.h"
 
 namespace penstock::plan {
 
@@ -17,11 +18,11 @@ using schedule::Kind;
 constexpr BareTimes kUnits{.forward = 1, .backward_input = 1, .backward_weight = 1};
 
 double step_of(Kind kind, int32_t ranks, int32_t micro_batches, int32_t chunks = 2) {
-  return run_bare_pipeline(kind, ranks, micro_batches, chunks, kUnits).step;
+  return run_bare_pipeline(kind, {ranks, micro_batches, chunks}, kUnits).step;
 }
 
 std::vector<double> in_flight(Kind kind, int32_t ranks, int32_t micro_batches, int32_t chunks = 2) {
-  return run_bare_pipeline(kind, ranks, micro_batches, chunks, kUnits).in_flight;
+  return run_bare_pipeline(kind, {ranks, micro_batches, chunks}, kUnits).in_flight;
 }
 
 }  // namespace
@@ -68,10 +69,63 @@ TEST(BarePipeline, HasThePublishedBubbles) {
   for (const Row& row : rows) {
     const BareTimes times{row.forward, row.backward_input, row.backward_weight, row.transfer};
     const auto bubble = [&](Kind kind) {
-      return run_bare_pipeline(kind, row.ranks, row.micro_batches, 1, times).bubble;
+      return run_bare_pipeline(kind, {row.ranks, row.micro_batches, 1}, times).bubble;
     };
     EXPECT_NEAR(bubble(Kind::OneFOneB), row.one_f_one_b, 5e-5) << row.micro_batches;
     EXPECT_NEAR(bubble(Kind::ZeroBubbleH1), row.zb_h1, 5e-5) << row.micro_batches;
+  }
+}
+
+// The pipeline fills once and drains once for all updates between.
+TEST(BarePipeline, AsynchronousOnesFillAndDrainOnce) {
+  for (const Kind kind : {Kind::PipeDream, Kind::PipeDream2BW, Kind::PipeMare}) {
+    for (const int32_t ranks : {1, 2, 4}) {
+      for (const int32_t micro_batches : {4, 7}) {
+        for (const int32_t updates : {1, 2, 16}) {
+          const BarePipeline bare = run_bare_pipeline(
+              kind, {.ranks = ranks, .micro_batches = micro_batches, .updates = updates}, kUnits);
+          const double all = micro_batches * updates;
+          EXPECT_DOUBLE_EQ(bare.step, (all + ranks - 1) * 3 / updates) << ranks << " " << updates;
+          EXPECT_DOUBLE_EQ(bare.bubble, (ranks - 1) / (all + ranks - 1)) << ranks << " " << updates;
+          EXPECT_EQ(bare.in_flight, in_flight(Kind::OneFOneB, ranks, micro_batches * updates));
+        }
+      }
+    }
+  }
+}
+
+// A rank's peak is that of its parameters, what micro-batches hold, and a copy for each version but
+// the newest.
+TEST(BarePipeline, AsynchronousProgramsHoldTheirVersions) {
+  constexpr int64_t kWeights = 1000;  // beside which all else is small
+  CostTable table;
+  for (int i = 0; i < 4; ++i) {
+    table.layers.push_back({.name = cat("layer ", i),
+                            .input_bytes = 1,
+                            .output_bytes = 1,
+                            .ways = {{.saved_bytes = 1}}});
+  }
+  for (const Kind kind : {Kind::PipeDream, Kind::PipeDream2BW, Kind::PipeMare}) {
+    for (const int32_t micro_batches : {1, 2, 4}) {
+      if (kind == Kind::PipeDream2BW && micro_batches < 4) {
+        continue;
+      }
+      Pipeline pipeline{.schedule = schedule::make_schedule(
+                            kind, {.ranks = 4, .micro_batches = micro_batches, .updates = 8}),
+                        .cuts = {0, 1, 2, 3, 4},
+                        .weight_bytes = std::vector<int64_t>(4, kWeights)};
+      pipeline.operations = keep_everything(table, pipeline.cuts, pipeline.schedule.micro_batches);
+      const program::Program program =
+          lower_pipeline(table, pipeline, std::vector<std::vector<program::Resident>>(4), 0);
+      const program::Verdict verdict = program::verify(program);
+      ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
+      EXPECT_EQ(program.mixes_weights, kind == Kind::PipeMare);
+      const std::vector<int32_t> versions = schedule::most_versions(pipeline.schedule);
+      for (size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(verdict.peaks[rank].bytes / kWeights, versions[rank] - 1)
+            << schedule::kind_name(kind) << ", rank " << rank << ", " << micro_batches;
+      }
+    }
   }
 }
 

@@ -140,6 +140,9 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
       case ValueKind::WeightWork:
         ADD_FAILURE() << "backward is whole here";
         break;
+      case ValueKind::Weights:
+        ADD_FAILURE() << "there is one update here";
+        break;
     }
   }
 }

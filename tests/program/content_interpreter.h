@@ -5,6 +5,9 @@
 //
 // Ranks take turns: each goes as far as it can. What is sent lies in a queue of its channel until
 // the peer takes it, and whoever frees it waits for that.
+//
+// Of a program with several updates it asks besides whether every gradient goes into its own update,
+// and whether a micro-batch meets one version of the weights at a layer.
 #pragma once
 
 #include <algorithm>
@@ -59,9 +62,11 @@ class ContentInterpreter {
     int64_t held_bytes = 0;
     size_t next = 0;
     std::map<Content, int> copies;
-    std::map<Content, int> on_the_way;                    // sent and not yet received
-    std::map<std::pair<int32_t, int32_t>, int32_t> ways;  // by layer and micro-batch
-    bool is_cleared = false, has_stepped = false;
+    std::map<Content, int> on_the_way;                        // sent and not yet received
+    std::map<std::pair<int32_t, int32_t>, int32_t> ways;      // by layer and micro-batch
+    std::map<std::pair<int32_t, int32_t>, int32_t> versions;  // likewise, of the weights
+    bool is_cleared = false, has_parts = false;
+    int32_t steps = 0;
   };
   struct Message {
     Content content;
@@ -123,9 +128,9 @@ class ContentInterpreter {
         channels_[channel_of(rank.program, number, instruction)].empty()) {
       return true;
     }
-    if (instruction.op == program::Op::Step) {
+    if (instruction.op == program::Op::Step && program_.updates == 1) {
       return !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& other) {
-        return other.has_stepped || is_at_step(other);
+        return other.steps > 0 || is_at_step(other);
       });
     }
     return std::any_of(
@@ -141,8 +146,8 @@ class ContentInterpreter {
   }
 
   void execute(Rank& rank, int32_t number, const program::Instruction& instruction) {
-    if (rank.has_stepped && instruction.op != program::Op::Drop) {
-      harm("works after the step");
+    if (rank.steps >= program_.updates && instruction.op != program::Op::Drop) {
+      harm("works after the last step");
     }
     work(rank, number, instruction);
     const int64_t limit = rank.program.limit_bytes;
@@ -163,19 +168,23 @@ class ContentInterpreter {
     const int32_t layer = instruction.layer, micro_batch = instruction.micro_batch;
     switch (instruction.op) {
       case Op::Clear:
-        return clear(rank, number);
+        return clear(rank);
       case Op::Forward:
+        meet_weights(rank, instruction);
         return forward(rank, instruction);
       case Op::Loss:
         need(rank, ValueKind::Activation, program_.loss_index(), micro_batch);
         need(rank, ValueKind::Targets, program_.loss_index(), micro_batch);
         return contribute(rank, number, program_.loss_index(), micro_batch);
       case Op::Backward:
+        meet_weights(rank, instruction);
         need_for_backward(rank, instruction);
         return contribute(rank, number, layer, micro_batch);
       case Op::BackwardInput:
+        meet_weights(rank, instruction);
         return need_for_backward(rank, instruction);
       case Op::BackwardWeight:
+        meet_weights(rank, instruction);
         need(rank, ValueKind::WeightWork, layer, micro_batch);
         return contribute(rank, number, layer, micro_batch);
       case Op::Send:
@@ -186,16 +195,35 @@ class ContentInterpreter {
         return;
       case Op::Step:
         return step(rank);
+      case Op::Stash:
+        if (value(rank, instruction.makes[0]).micro_batch != rank.steps) {
+          harm("copies weights of another version");
+        }
+        return;
     }
   }
 
-  void clear(Rank& rank, int32_t number) {
-    for (const auto& [part, by] : contributions_) {
-      if (by == number) {
-        harm("clears a part of the gradients");
-      }
+  void clear(Rank& rank) {
+    if (rank.has_parts) {
+      harm("clears a part of the gradients");
     }
     rank.is_cleared = true;
+  }
+
+  // The newest, or a copy that is read.
+  void meet_weights(Rank& rank, const program::Instruction& instruction) {
+    int32_t version = rank.steps;
+    for (const program::ValueId id : instruction.reads) {
+      if (value(rank, id).kind == program::ValueKind::Weights) {
+        version = value(rank, id).micro_batch;
+        need(rank, program::ValueKind::Weights, program_.loss_index(), version);
+      }
+    }
+    const std::pair place(instruction.layer, instruction.micro_batch);
+    const int32_t first = rank.versions.try_emplace(place, version).first->second;
+    if (first != version && !program_.mixes_weights) {
+      harm("mixes versions of the weights");
+    }
   }
 
   void forward(Rank& rank, const program::Instruction& instruction) {
@@ -223,6 +251,10 @@ class ContentInterpreter {
     if (!rank.is_cleared) {
       harm("adds to what was not cleared");
     }
+    if (micro_batch / (program_.micro_batches / program_.updates) != rank.steps) {
+      harm("adds to the gradients of another update");
+    }
+    rank.has_parts = true;
     if (!contributions_.insert({{layer, micro_batch}, number}).second) {
       harm("adds a part twice");
     }
@@ -252,24 +284,29 @@ class ContentInterpreter {
     }
   }
 
+  // A part that comes after its update is harm where it comes, one that never comes at the end.
   void step(Rank& rank) {
-    const size_t parts = (program_.layers.size() + 1) * static_cast<size_t>(program_.micro_batches);
-    if (!rank.is_cleared || contributions_.size() != parts) {
-      harm("steps with incomplete gradients");
+    if (!rank.is_cleared) {
+      harm("steps without having cleared");
     }
-    rank.has_stepped = true;
+    ++rank.steps;
+    rank.is_cleared = rank.has_parts = false;
   }
 
   void finish() {
     for (const Rank& rank : ranks_) {
-      if (!rank.has_stepped) {
-        harm("never steps");
+      if (rank.steps != program_.updates) {
+        harm("has another number of steps than updates");
       }
       for (const auto& [content, count] : rank.copies) {
         if (count > 0) {
           harm("holds a value for ever");
         }
       }
+    }
+    const size_t parts = (program_.layers.size() + 1) * static_cast<size_t>(program_.micro_batches);
+    if (contributions_.size() != parts) {
+      harm("steps with incomplete gradients");
     }
     for (const auto& [channel, queue] : channels_) {
       if (!queue.empty()) {

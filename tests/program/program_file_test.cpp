@@ -49,7 +49,9 @@ class RandomProgram {
   explicit RandomProgram(uint32_t seed) : dice_(seed) {}
 
   Program make() {
-    program_.micro_batches = 1 + dice_.below(3);
+    program_.updates = 1 + dice_.below(3);
+    program_.micro_batches = program_.updates * (1 + dice_.below(3));
+    program_.mixes_weights = dice_.is_heads();
     for (int32_t left = dice_.below(4); left > 0; --left) {
       add_layer();
     }
@@ -103,20 +105,21 @@ class RandomProgram {
       constexpr std::array kinds = {ValueKind::Activation,
                                     ValueKind::Gradient,
                                     ValueKind::Targets,
+                                    ValueKind::Weights,
                                     ValueKind::Saved,
                                     ValueKind::WeightWork};
-      const int32_t kind = dice_.below(program_.layers.empty() ? 3 : 5);
+      const int32_t kind = dice_.below(program_.layers.empty() ? 4 : 6);
       value.kind = kinds[static_cast<size_t>(kind)];
-      value.layer = value.kind == ValueKind::Targets
+      value.layer = value.kind == ValueKind::Targets || value.kind == ValueKind::Weights
                         ? program_.loss_index()
-                        : dice_.below(program_.loss_index() + (kind < 3 ? 1 : 0));
+                        : dice_.below(program_.loss_index() + (kind < 4 ? 1 : 0));
       list.push_back(static_cast<ValueId>(rank.values.size()));
       rank.values.push_back(value);
     }
   }
 
   Op pick_op(bool has_peer, bool has_values) {
-    std::vector<Op> ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step};
+    std::vector<Op> ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step, Op::Stash};
     if (!program_.layers.empty()) {
       ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
     }
@@ -143,7 +146,8 @@ class RandomProgram {
   void fill(Instruction& instruction, int32_t number, const RankProgram& rank) {
     const Op op = pick_op(num_ranks_ > 1, !rank.values.empty());
     const bool is_transfer = op == Op::Send || op == Op::Receive;
-    const bool is_placeless = op == Op::Clear || op == Op::Drop || op == Op::Step;
+    const bool is_placeless =
+        op == Op::Clear || op == Op::Drop || op == Op::Step || op == Op::Stash;
     instruction.op = op;
     if (!is_placeless && op != Op::Loss) {
       instruction.layer = dice_.below(program_.loss_index() + (is_transfer ? 1 : 0));
@@ -285,7 +289,7 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_THROW(write_program(folder.path() / "no" / "p", {}), FileError);
 }
 
-// The programs that docs/program.md shows: of one rank, then of two.
+// The programs that docs/program.md shows: of one rank, of two, and with two updates.
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
   const std::string opening = "```\npenstock-program 1\n";
@@ -299,7 +303,7 @@ Program document_program(int number = 0) {
 }
 
 TEST(ProgramDocument, ExamplesAreSound) {
-  for (const int number : {0, 1}) {
+  for (const int number : {0, 1, 2}) {
     const Verdict verdict = verify(document_program(number));
     EXPECT_TRUE(verdict.is_sound()) << verdict.violation->text;
   }
@@ -352,6 +356,14 @@ TEST(ReplayScript, AgreesWithReplayPeakAndSimulate) {
   EXPECT_EQ(replay_peak(pipeline.ranks[1]).bytes, 510);
   EXPECT_NEAR(two["seconds"], 0.021, 1e-12);
   EXPECT_EQ(two["seconds"], simulate(pipeline).seconds);
+
+  const Program asynchronous = document_program(2);
+  const nlohmann::json updates = replay_by_script(asynchronous);
+  EXPECT_EQ(updates["peak_bytes"], 49);
+  EXPECT_EQ(replay_peak(asynchronous.ranks[0]).bytes, 49);
+  EXPECT_NEAR(updates["seconds"], 0.013, 1e-12);
+  EXPECT_EQ(updates["seconds"], simulate(asynchronous).seconds);
+  EXPECT_EQ(updates["updates"], 2);
 
   const nlohmann::json again = replay_by_script(overlapping);
   EXPECT_EQ(again["peak_bytes"], 37);  // the third instruction: 7 + 8 + 16 + 6

@@ -11,6 +11,7 @@
 #include "penstock/base/file.h"
 #include "penstock/program/program_text.h"
 
+#include "program/asynchronous_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -132,6 +133,34 @@ TEST(ProgramJson, WhatCannotBeReadBackIsNotWritten) {
   expect_refusal({.ranks = {{.limit_bytes = -1}}}, "limit \"-1\"");
 }
 
+TEST(ProgramJson, SeveralUpdatesPrintAndReadBack) {
+  Program program = test::asynchronous_program();
+  for (const bool mixes_weights : {false, true}) {
+    program.mixes_weights = mixes_weights;
+    const std::string json = program_json(program);
+    const std::string line =
+        cat(",\n\"updates\":2,\n\"mixes_weights\":", mixes_weights ? "true" : "false", ",\n");
+    EXPECT_NE(json.find(line), std::string::npos) << json;
+    EXPECT_EQ(parse_program_json(json, "p.json"), program);
+  }
+}
+
+TEST(ProgramJsonError, UpdatesThatAreNone) {
+  const auto error = [](const std::string& part, const std::string& replacement) {
+    std::string json = program_json(test::asynchronous_program());
+    json.replace(json.find(part), part.size(), replacement);
+    return json_error(json);
+  };
+  EXPECT_EQ(error("\"updates\":2", "\"updates\":3"),
+            "p.json: 3 updates do not divide 2 micro-batches; every update takes as many");
+  EXPECT_EQ(error("\"updates\":2", "\"updates\":\"2\""),
+            "p.json: updates is a JSON string; it should be a number");
+  EXPECT_EQ(error("\"mixes_weights\":false", "\"mixes_weights\":0"),
+            "p.json: mixes_weights is a JSON number; it should be true or false");
+  EXPECT_EQ(error("\"updates\":2,\n", ""), "p.json: key updates is missing");
+  EXPECT_EQ(error(",\n\"mixes_weights\":false", ""), "p.json: key mixes_weights is missing");
+}
+
 TEST(ProgramJsonError, NotJson) {
   EXPECT_EQ(json_error(""), "p.json: is not valid JSON near byte 1");
   EXPECT_EQ(json_error("{\n\"a\": 1,\n}"), "p.json: is not valid JSON near byte 11");
@@ -162,7 +191,7 @@ TEST(ProgramJsonError, UnknownAndMissingKeys) {
   EXPECT_EQ(
       changed_error("\"micro_batches\"", "\"microbatches\""),
       "p.json: unknown key of a program \"microbatches\"; did you mean micro_batches? (known: "
-      "penstock_program, micro_batches, layers, ranks)");
+      "penstock_program, micro_batches, updates, mixes_weights, layers, ranks)");
   EXPECT_EQ(changed_error("\"micro_batches\":2,\n", ""), "p.json: key micro_batches is missing");
   EXPECT_EQ(
       changed_error("\"ways\":[]", "\"way\":[]"),
@@ -218,7 +247,8 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
   EXPECT_EQ(
       changed_error("\"op\":\"clear\"", "\"op\":\"claer\""),
       "p.json: instruction 0 of rank 0: unknown word \"claer\"; did you mean clear? (known: clear, "
-      "forward, loss, backward, backward-input, backward-weight, send, receive, drop, step)");
+      "forward, loss, backward, backward-input, backward-weight, send, receive, drop, step, "
+      "stash)");
   EXPECT_EQ(changed_error("\"mb\":0", "\"mp\":0"),
             first +
                 "unknown field of forward \"mp\"; did you mean mb? (known: layer, mb, keep, reads, "

@@ -12,6 +12,7 @@
 #include "penstock/base/file.h"
 #include "penstock/program/program_reader.h"
 
+#include "program/asynchronous_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -196,6 +197,58 @@ TEST(ProgramTextError, SendsAndReceivesNameAnotherRank) {
             "p.txt:16: layer 3 is out of range; the program has 2");
 }
 
+TEST(ProgramText, SeveralUpdatesPrintAndReadBack) {
+  Program program = parse_program(test::kAsynchronousText, "p.txt");
+  EXPECT_EQ(program.updates, 2);
+  EXPECT_FALSE(program.mixes_weights);
+  const RankProgram& rank = program.ranks[0];
+  const Instruction& stash = rank.instructions[test::kStash];
+  EXPECT_EQ(stash.op, Op::Stash);
+  EXPECT_EQ(rank.values[static_cast<size_t>(stash.makes[0])],
+            (Value{ValueKind::Weights, 1, 0, 10}));
+  EXPECT_EQ(format_program(program), test::kAsynchronousText);
+  program.mixes_weights = true;
+  const std::string text = format_program(program);
+  EXPECT_NE(text.find("\nupdates 2 weights=mixed\n"), std::string::npos) << text;
+  EXPECT_EQ(parse_program(text, "p.txt"), program);
+}
+
+// The error of the asynchronous program with one part put in place of another.
+std::string updates_error(const std::string& part, const std::string& replacement) {
+  std::string text = test::kAsynchronousText;
+  text.replace(text.find(part), part.size(), replacement);
+  return text_error(text);
+}
+
+TEST(ProgramTextError, UpdatesThatAreNone) {
+  EXPECT_EQ(updates_error("updates 2", "updates 3"),
+            "p.txt:3: 3 updates do not divide 2 micro-batches; every update takes as many");
+  EXPECT_EQ(updates_error("updates 2", "updates 0"),
+            "p.txt:3: updates \"0\" is no whole number from 1 to 2147483647");
+  EXPECT_EQ(updates_error("weights=kept", "weights=keep"),
+            "p.txt:3: unknown weights \"keep\"; did you mean kept? (known: kept, mixed)");
+  const std::string form = " is not written as it should be; an example: updates 4 weights=kept";
+  EXPECT_EQ(updates_error(" weights=kept", ""), "p.txt:3: updates" + form);
+  EXPECT_EQ(updates_error("weights=kept", "version=kept"), "p.txt:3: weights" + form);
+}
+
+TEST(ProgramTextError, UpdatesOutOfPlace) {
+  const std::string rest =
+      " is out of place; the order is penstock-program, micro-batches, updates (of an asynchronous "
+      "pipeline), layers, and for each rank: rank, residents and given values, instructions";
+  EXPECT_EQ(line_error("updates 2 weights=kept"), "p.txt:6: updates" + rest);
+  const std::string line = "updates 2 weights=kept\n";
+  EXPECT_EQ(updates_error(line, line + line), "p.txt:4: updates" + rest);
+  EXPECT_EQ(text_error("penstock-program 1\n" + line), "p.txt:2: updates" + rest);
+}
+
+TEST(ProgramTextError, StashesMakeWeights) {
+  EXPECT_EQ(updates_error("stash makes=v.0:10 on", "stash on"),
+            "p.txt:12: field makes is missing; stash needs it");
+  EXPECT_EQ(updates_error("v.0:10", "v1.0:10"),
+            "p.txt:12: value \"v1.0\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2");
+}
+
 TEST(ProgramText, ProgramsWithoutRanksOrLayersAreWritten) {
   EXPECT_EQ(format_program({}), "penstock-program 1\nmicro-batches 1\n");
   EXPECT_EQ(parse_program("penstock-program 1\nmicro-batches 1\n", "p.txt"), Program{});
@@ -313,13 +366,12 @@ TEST(ProgramTextError, FileThatEndsEarly) {
 TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
   EXPECT_EQ(
       line_error("fordward layer=0"),
-      "p.txt:6: unknown word \"fordward\"; did you mean forward? (known: micro-batches, layer, "
-      "rank, resident, given, clear, forward, loss, backward, backward-input, backward-weight, "
-      "send, "
-      "receive, drop, step)");
+      "p.txt:6: unknown word \"fordward\"; did you mean forward? (known: micro-batches, updates, "
+      "layer, rank, resident, given, clear, forward, loss, backward, backward-input, "
+      "backward-weight, send, receive, drop, step, stash)");
   const std::string known =
-      " (known: micro-batches, layer, rank, resident, given, clear, forward, loss, backward, "
-      "backward-input, backward-weight, send, receive, drop, step)";
+      " (known: micro-batches, updates, layer, rank, resident, given, clear, forward, loss, "
+      "backward, backward-input, backward-weight, send, receive, drop, step, stash)";
   EXPECT_EQ(line_error("residnt 5 \"a\""),
             "p.txt:6: unknown word \"residnt\"; did you mean resident?" + known);
   EXPECT_EQ(line_error(std::string(1000, 'f')),
@@ -452,9 +504,10 @@ TEST(ProgramTextError, NamesOfValuesHaveOneSpelling) {
                                  "t0.0",
                                  "x99999999999.0",
                                  "x0.0#2#2"}) {
-    EXPECT_EQ(
-        line_error("given " + name + ":4"),
-        cat("p.txt:6: value \"", name, "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0 or x3.0#2"));
+    EXPECT_EQ(line_error("given " + name + ":4"),
+              cat("p.txt:6: value \"",
+                  name,
+                  "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2"));
   }
   EXPECT_EQ(line_error("given x0.0"),
             "p.txt:6: value \"x0.0\" comes without its bytes; write NAME:BYTES");
@@ -523,8 +576,8 @@ TEST(ProgramTextError, LinesOfTheWrongForm) {
 
 TEST(ProgramTextError, LinesOutOfPlace) {
   const std::string rest =
-      " is out of place; the order is penstock-program, micro-batches, layers, and for each rank: "
-      "rank, residents and given values, instructions";
+      " is out of place; the order is penstock-program, micro-batches, updates (of an asynchronous "
+      "pipeline), layers, and for each rank: rank, residents and given values, instructions";
   const std::string step = "step on=compute seconds=0 working=0\n";
   EXPECT_EQ(line_error("penstock-program 1"), "p.txt:6: penstock-program" + rest);
   EXPECT_EQ(line_error("micro-batches 2"), "p.txt:6: micro-batches" + rest);

@@ -12,6 +12,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/plan/lower.h"
+#include "penstock/plan/pipeline.h"
 #include "penstock/plan/rotor.h"
 #include "penstock/program/verify.h"
 
@@ -30,7 +31,7 @@ void split_off_drops(RankProgram& rank, Dice& dice) {
   std::vector<Instruction> instructions;
   for (Instruction& instruction : rank.instructions) {
     Instruction drop{.op = Op::Drop};
-    if (dice.chance(30)) {
+    if (dice.chance(30) && instruction.op != Op::Drop) {
       drop.frees = std::move(instruction.frees);
       instruction.frees.clear();
     }
@@ -64,6 +65,34 @@ Program sound_program(Dice& dice) {
     split_off_drops(rank, dice);
   }
   rank.limit_bytes = replay_peak(rank).bytes;
+  return program;
+}
+
+// Ranks that move their weights while micro-batches are in flight, with not a byte to spare.
+Program sound_asynchronous_program(Dice& dice) {
+  constexpr schedule::Kind kinds[] = {
+      schedule::Kind::PipeDream, schedule::Kind::PipeDream2BW, schedule::Kind::PipeMare};
+  const int32_t ranks = static_cast<int32_t>(dice.between(1, 3));
+  const plan::CostTable table = test::rich_chain(dice, dice.between(ranks, 5), {});
+  plan::Pipeline pipeline{.schedule = schedule::make_schedule(
+                              kinds[dice.between(0, 2)],
+                              {.ranks = ranks,
+                               .micro_batches = static_cast<int32_t>(dice.between(ranks, 3)),
+                               .updates = static_cast<int32_t>(dice.between(2, 4))})};
+  for (int32_t stage = 0; stage <= ranks; ++stage) {
+    pipeline.cuts.push_back(static_cast<int32_t>(table.layers.size()) * stage / ranks);
+  }
+  pipeline.operations =
+      plan::keep_everything(table, pipeline.cuts, pipeline.schedule.micro_batches);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    pipeline.weight_bytes.push_back(dice.between(1, 9));
+  }
+  Program program =
+      plan::lower_pipeline(table, pipeline, plan::residents_by_rank(table, pipeline), 0);
+  for (RankProgram& rank : program.ranks) {
+    split_off_drops(rank, dice);
+    rank.limit_bytes = replay_peak(rank).bytes;
+  }
   return program;
 }
 
@@ -136,32 +165,21 @@ struct Tally {
   int refused_harmful = 0, accepted_harmless = 0, refused_harmless = 0;
 };
 
-}  // namespace
-
-TEST(VerifyMutation, TheInterpreterFindsNoHarmInSoundPrograms) {
-  Dice dice(90);
-  for (int i = 0; i < 500; ++i) {
-    const Program program = sound_program(dice);
-    const Verdict verdict = verify(program);
-    ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
-    EXPECT_EQ(ContentInterpreter(program).run(), std::nullopt);
-  }
-}
-
 // Refused though harmless are only two classes, both for the sake of simple rules:
 // - the gradients cleared twice before anything was added to them;
 // - two runs of one and the same forward exchanged: each value's number then names the other life
 //   of that content. By content nothing has changed.
-TEST(VerifyMutation, RefusesEveryHarmfulChangeAndAcceptsTheHarmless) {
-  Dice dice(91);
+void expect_right_verdicts(Program (*make)(Dice&), uint64_t seed) {
+  Dice dice(seed);
   std::map<std::string, Tally> tallies;
   std::map<std::string, int> accepted;
   int total = 0;
   for (int i = 0; i < 600; ++i) {
-    const Program sound = sound_program(dice);
+    const Program sound = make(dice);
     for (int k = 0; k < 12; ++k) {
       Program program = sound;
-      RankProgram& rank = program.ranks[0];
+      const int64_t last = static_cast<int64_t>(program.ranks.size()) - 1;
+      RankProgram& rank = program.ranks[static_cast<size_t>(last > 0 ? dice.between(0, last) : 0)];
       const Mutation mutation = k % 4 == 0   ? drop_one(rank, dice)
                                 : k % 4 == 1 ? duplicate_one(rank, dice)
                                 : k % 4 == 2 ? swap_two(rank, dice)
@@ -198,6 +216,26 @@ TEST(VerifyMutation, RefusesEveryHarmfulChangeAndAcceptsTheHarmless) {
   EXPECT_GE(total, 1000);
   EXPECT_EQ(tallies["drop"].accepted_harmless, 0);
   EXPECT_EQ(tallies["duplicate"].accepted_harmless, 0);
+}
+
+}  // namespace
+
+TEST(VerifyMutation, TheInterpreterFindsNoHarmInSoundPrograms) {
+  Dice dice(90);
+  for (int i = 0; i < 500; ++i) {
+    const Program program = i % 2 == 0 ? sound_program(dice) : sound_asynchronous_program(dice);
+    const Verdict verdict = verify(program);
+    ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
+    EXPECT_EQ(ContentInterpreter(program).run(), std::nullopt);
+  }
+}
+
+TEST(VerifyMutation, RefusesEveryHarmfulChangeAndAcceptsTheHarmless) {
+  expect_right_verdicts(sound_program, 91);
+}
+
+TEST(VerifyMutation, LikewiseWhereRanksMoveTheirWeightsByThemselves) {
+  expect_right_verdicts(sound_asynchronous_program, 92);
 }
 
 }  // namespace penstock::program

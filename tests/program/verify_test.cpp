@@ -271,6 +271,11 @@ TEST_F(Verify, RefusesASecondStepAndWorkAfterIt) {
   EXPECT_EQ(refusal(kStep + 1), "comes after the step");
 }
 
+TEST_F(Verify, RefusesToClearAfterTheStep) {
+  insert(kStep + 1, {.op = Op::Clear});
+  EXPECT_EQ(refusal(kStep + 1), "comes after the step");
+}
+
 TEST_F(Verify, RefusesAnOperationThatDoesNotExist) {
   line(kClear).op = static_cast<Op>(99);
   std::string text;

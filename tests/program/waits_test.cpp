@@ -26,8 +26,16 @@ Program random_pipeline(Random& random) {
   const auto& names = schedule::kind_names();
   const auto kind = schedule::parse_kind(
       names[static_cast<size_t>(pick(random, 0, static_cast<int32_t>(names.size()) - 1))]);
-  plan::Pipeline pipeline{.schedule = schedule::make_schedule(
-                              kind, pick(random, 2, 8), pick(random, 1, 6), pick(random, 1, 3))};
+  const bool is_asynchronous = schedule::is_asynchronous(kind);
+  schedule::Sizes sizes{.ranks = pick(random, 2, 8),
+                        .micro_batches = pick(random, 1, 6),
+                        .chunks = pick(random, 1, 3),
+                        .updates = is_asynchronous ? pick(random, 1, 4) : 1};
+  if (kind == schedule::Kind::PipeDream2BW) {
+    sizes.micro_batches += sizes.ranks;
+  }
+  plan::Pipeline pipeline{.schedule = schedule::make_schedule(kind, sizes)};
+  pipeline.weight_bytes.assign(static_cast<size_t>(sizes.ranks), 7);
   plan::CostTable table;
   pipeline.cuts.push_back(0);
   for (int32_t stage = 0; stage < pipeline.schedule.stages(); ++stage) {
@@ -83,7 +91,7 @@ void swap_receives(Program& program, Random& random) {
 
 // All instructions as a graph, with an arrow from each to those that cannot run before it: the next
 // of its rank, the receive of a send, who frees what was received, all steps after all that lies
-// before a step. Whether it has an order.
+// before a step, unless ranks have several steps each. Whether it has an order.
 bool has_order(const Program& program) {
   std::vector<size_t> offset{0};
   for (const RankProgram& rank : program.ranks) {
@@ -117,6 +125,9 @@ bool has_order(const Program& program) {
         steps.push_back({r, i});
       }
     }
+  }
+  if (program.updates > 1) {
+    steps.clear();
   }
   for (const auto& [r, i] : steps) {
     for (const auto& [other, step] : steps) {

@@ -25,6 +25,13 @@ TEST(BenchText, ParametersAreThoseOfThePublishedModels) {
             1557611200);
 }
 
+TEST(BenchText, AHeadOfItsOwnIsATableMoreAndNoMoreWork) {
+  Gpt2Size untied = kSmall;
+  untied.is_tied = false;
+  EXPECT_EQ(gpt2_parameters(untied), 124439808 + 50257 * 768);
+  EXPECT_DOUBLE_EQ(gpt2_flop_per_token(untied), gpt2_flop_per_token(kSmall));
+}
+
 TEST(BenchText, FlopPerTokenIsSixNPlusAttention) {
   EXPECT_DOUBLE_EQ(gpt2_flop_per_token(kSmall), 6.0 * 124439808 + 12.0 * 12 * 768 * 1024);
 }

@@ -86,6 +86,21 @@ TEST(Gpt2Floor, AdamWMovesThirtyBytesAParameterWithACopyAndTwentyEightWithout) {
   EXPECT_DOUBLE_EQ(sum_of(gpt2_work(step), {"optimizer"}, &StepWork::bytes), 28 * parameters);
 }
 
+TEST(Gpt2Floor, AnEmbeddingThatIsNotTheHeadsIsUpdatedAndClearedAsWell) {
+  const Gpt2Step tied = kCases[0].step();
+  Gpt2Step untied = tied;
+  untied.size.is_tied = false;
+  const double table = 50257.0 * 768;
+  const auto more = [&](const char* group) {
+    return sum_of(gpt2_work(untied), {group}, &StepWork::bytes) -
+           sum_of(gpt2_work(tied), {group}, &StepWork::bytes);
+  };
+  EXPECT_DOUBLE_EQ(more("optimizer"), 30 * table);
+  EXPECT_DOUBLE_EQ(more("gradient norm"), 4 * table);
+  EXPECT_DOUBLE_EQ(more("copies and memsets"), 4 * table);
+  EXPECT_DOUBLE_EQ(more("cross-entropy"), 0);
+}
+
 TEST(Gpt2Floor, RatesAreParameters) {
   const Gpt2Step step = kCases[0].step();
   const DeviceRates twice{.product_flops = 1600e12, .attention_flops = 1600e12, .bytes = 8534e9};

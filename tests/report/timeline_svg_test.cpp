@@ -191,13 +191,14 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
                       Op::Send,
                       Op::Receive,
                       Op::Drop,
-                      Op::Step}) {
+                      Op::Step,
+                      Op::Stash}) {
     program.ranks[0].instructions.push_back({.op = op, .layer = 0});
   }
-  for (int32_t i = 0; i < 12; ++i) {
+  for (int32_t i = 0; i < 13; ++i) {
     timeline.ranks[0].spans.push_back({i, static_cast<double>(i), i + 1.0});
   }
-  timeline.seconds = 12;
+  timeline.seconds = 13;
   const std::string svg = timeline_svg({"", program, timeline});
   const std::regex entry("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"12.0\" height=\"12.0\"");
   std::multiset<std::string> rows;
@@ -207,6 +208,31 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
   }
   EXPECT_EQ(rows.size(), kNumBarKinds);
   EXPECT_EQ(std::set<std::string>(rows.begin(), rows.end()).size(), 2u);
+}
+
+TEST(TimelineSvg, UpdatesOfAnAsynchronousPipelineAreLines) {
+  using program::Op;
+  Program program = example_program({.layers = 2, .ranks = 1});
+  program.micro_batches = program.updates = 3;
+  program.ranks[0].instructions = {{.op = Op::Forward, .layer = 0, .keep = 0},
+                                   {.op = Op::Step},
+                                   {.op = Op::Step},
+                                   {.op = Op::Step}};
+  Timeline timeline;
+  timeline.ranks.resize(1);
+  timeline.ranks[0].spans = {{0, 0, 1}, {1, 1, 1}, {2, 1, 1}, {3, 1, 2}};
+  timeline.seconds = 2;
+  const auto lines = [](const std::string& svg) {
+    const std::regex line("<line [^>]*stroke-width=\"2\"");
+    return std::distance(std::sregex_iterator(svg.begin(), svg.end(), line), {});
+  };
+  const std::string svg = timeline_svg({"", program, timeline});
+  EXPECT_EQ(lines(svg), 3);
+  EXPECT_NE(svg.find("3 updates (black lines) in 2.0 s predicted"), std::string::npos) << svg;
+  program.updates = 1;
+  const std::string plain = timeline_svg({"", program, timeline});
+  EXPECT_EQ(lines(plain), 0);
+  EXPECT_NE(plain.find("step 2.0 s predicted"), std::string::npos) << plain;
 }
 
 TEST(TimelineSvg, NamesCannotBreakOut) {

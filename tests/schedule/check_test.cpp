@@ -14,7 +14,9 @@ namespace {
 std::vector<Schedule> sound_schedules() {
   std::vector<Schedule> schedules;
   for (const std::string& name : kind_names()) {
-    schedules.push_back(make_schedule(parse_kind(name), 3, 4));
+    const Kind kind = parse_kind(name);
+    schedules.push_back(make_schedule(
+        kind, {.ranks = 3, .micro_batches = 4, .updates = is_asynchronous(kind) ? 2 : 1}));
   }
   return schedules;
 }
@@ -67,7 +69,8 @@ TEST(FindFault, FindsTwoMicroBatchesSwapped) {
     Turn& turn = schedule.turns[rank][i];
     const int32_t other = turn.micro_batch == 0 ? 1 : turn.micro_batch - 1;
     for (Turn& candidate : schedule.turns[rank]) {
-      if (candidate == Turn{turn.phase, turn.stage, other}) {
+      if (candidate.phase == turn.phase && candidate.stage == turn.stage &&
+          candidate.micro_batch == other) {
         std::swap(turn.micro_batch, candidate.micro_batch);
         return;
       }

@@ -26,6 +26,9 @@ double promise(const test::Case& c, int32_t rank) {
     case Kind::GPipe:
       return c.micro_batches;
     case Kind::OneFOneB:
+    case Kind::PipeDream:
+    case Kind::PipeDream2BW:
+    case Kind::PipeMare:
       return left;
     case Kind::Interleaved:
       return c.chunks == 1 ? left : (2.0 * left - 1 + (c.chunks - 1) * p) / c.chunks;
@@ -93,7 +96,15 @@ TEST(Schedule, PutsStagesInALoopOrInAV) {
 
 TEST(Schedule, ReadsEveryNameItWrites) {
   EXPECT_EQ(kind_names(),
-            (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"}));
+            (std::vector<std::string>{"gpipe",
+                                      "1f1b",
+                                      "interleaved",
+                                      "zb-h1",
+                                      "zb-h2",
+                                      "zb-v",
+                                      "pipedream",
+                                      "2bw",
+                                      "pipemare"}));
   for (const std::string& name : kind_names()) {
     EXPECT_EQ(kind_name(parse_kind(name)), name);
   }
@@ -104,7 +115,7 @@ TEST(Schedule, NamesTheNearestForAnUnknownName) {
   const std::string text = error_text<ConfigError>([] { parse_kind("gpip"); });
   EXPECT_EQ(text,
             "unknown pipeline schedule \"gpip\"; did you mean gpipe? (there are gpipe, 1f1b, "
-            "interleaved, zb-h1, zb-h2, zb-v)");
+            "interleaved, zb-h1, zb-h2, zb-v, pipedream, 2bw, pipemare)");
   const std::string lost = error_text<ConfigError>([] { parse_kind("something else"); });
   EXPECT_EQ(lost.find("did you mean"), std::string::npos) << lost;
 }

@@ -122,6 +122,7 @@ const std::set<std::string> kMustAgree{"model.family",
                                        "model.heads",
                                        "model.context",
                                        "model.vocabulary",
+                                       "model.tied",
                                        "train.optimizer"};
 
 bool may_differ(const std::string& key, const config::Recipe& ours) {
@@ -212,8 +213,9 @@ class Collection {
 
   void send_all() {
     for (const auto& [name, tensor] : sends_) {
+      const at::Tensor here = tensor.cpu();
       comm::Ticket ticket =
-          group_.send(0, channel_, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+          group_.send(0, channel_, here.const_data_ptr(), static_cast<int64_t>(here.nbytes()));
       group_.wait(ticket, [&] { return cat("rank 0 to save ", name); });
     }
   }

@@ -1,6 +1,7 @@
 #include "penstock/checkpoint/model_config.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -33,7 +34,7 @@ std::string hugging_face_config(const config::ModelOptions& model, const std::st
                                     {"initializer_range", 0.02},
                                     {"bos_token_id", end},
                                     {"eos_token_id", end},
-                                    {"tie_word_embeddings", true},
+                                    {"tie_word_embeddings", model.tied},
                                     {"torch_dtype", "float32"}};
   return json.dump(2) + "\n";
 }
@@ -44,22 +45,24 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
     return;
   }
   const nlohmann::json json = read_strict_json(file, /*max_depth=*/16);
-  const auto require = [&](const char* key, const char* option, int64_t expected) {
+  const auto require = [&](const char* key, const char* option, const nlohmann::json& expected) {
     const auto found = json.find(key);
-    if (found != json.end() && found->is_number_integer() && found->get<int64_t>() != expected) {
+    const bool is_same_type =
+        found != json.end() && std::string_view(found->type_name()) == expected.type_name();
+    if (is_same_type && *found != expected) {
       throw CheckpointError(cat(file.string(),
                                 ": ",
                                 key,
                                 " is ",
-                                found->get<int64_t>(),
+                                found->dump(),
                                 ", the recipe has ",
                                 option,
                                 " = ",
-                                expected,
+                                expected.dump(),
                                 "; set ",
                                 option,
                                 " = ",
-                                found->get<int64_t>()));
+                                found->dump()));
     }
   };
   if (!json.is_object()) {
@@ -80,7 +83,7 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
   require_one_of("model_type", {"gpt2"});
   require_one_of("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   require_one_of("layer_norm_epsilon", {1e-5});
-  require_one_of("tie_word_embeddings", {true});
+  require_one_of("tie_word_embeddings", {model.tied, !model.tied});
   require_one_of("scale_attn_weights", {true});
   require_one_of("scale_attn_by_inverse_layer_idx", {false});
   require_one_of("add_cross_attention", {false});
@@ -89,6 +92,7 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
   require("n_head", "model.heads", model.heads);
   require("n_positions", "model.context", model.context);
   require("vocab_size", "model.vocabulary", model.vocabulary);
+  require("tie_word_embeddings", "model.tied", model.tied);
 }
 
 }  // namespace penstock::checkpoint

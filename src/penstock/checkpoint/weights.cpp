@@ -1,5 +1,6 @@
 #include "penstock/checkpoint/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -81,29 +82,36 @@ const TensorEntry& require(const SafetensorsFile& source,
 }
 
 constexpr std::string_view kPrefix = "transformer.";
-constexpr const char* kTiedHead = "lm_head.weight";
+constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "transformer.wte.weight";
 
 bool is_attention_mask(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-// A head that is stored beside the embedding must be the same matrix: Penstock ties them.
+// For a model with a head of its own.
+void require_head(const SafetensorsFile& source, const fs::path& file) {
+  if (source.find(kHead) == nullptr) {
+    throw CheckpointError(cat(file.string(),
+                              " has no tensor ",
+                              kHead,
+                              ": its head is the token embedding; set model.tied = true"));
+  }
+}
+
+// For a model whose head is the embedding: one that is stored beside it must be the same matrix.
 void require_tied(const SafetensorsFile& source,
                   const TensorEntry& embedding,
                   const fs::path& file) {
-  const TensorEntry* head = source.find(kTiedHead);
+  const TensorEntry* head = source.find(kHead);
   if (head == nullptr) {
     return;
   }
   const auto a = source.data(embedding);
   const auto b = source.data(*head);
   if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size()) != 0) {
-    throw CheckpointError(
-        cat(file.string(),
-            ": ",
-            kTiedHead,
-            " differs from the token embedding; only GPT-2 with a tied head is read"));
+    throw CheckpointError(cat(
+        file.string(), ": ", kHead, " differs from the token embedding; set model.tied = false"));
   }
 }
 
@@ -174,11 +182,16 @@ void import_weights(const fs::path& file,
   const auto stored_name = [&](const std::string& name) {
     return !has_prefix && name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
   };
+  const bool has_own_head = parameters.find(kHead) != nullptr ||
+                            std::find(others.begin(), others.end(), kHead) != others.end();
+  if (has_own_head) {
+    require_head(source, file);
+  }
   std::set<std::string> used;
   for (const model::Parameter& parameter : parameters.all()) {
     const std::string name = stored_name(parameter.spec.name);
     const TensorEntry& entry = require(source, name, file);
-    if (parameter.spec.name == kEmbedding) {
+    if (parameter.spec.name == kEmbedding && !has_own_head) {
       require_tied(source, entry, file);
     }
     copy_entry(source, entry, file, parameter.weight);
@@ -189,7 +202,7 @@ void import_weights(const fs::path& file,
   }
   for (const TensorEntry& entry : source.header().tensors) {
     const bool is_expected =
-        used.contains(entry.name) || entry.name == kTiedHead || is_attention_mask(entry.name);
+        used.contains(entry.name) || entry.name == kHead || is_attention_mask(entry.name);
     if (!is_expected) {
       throw CheckpointError(cat(file.string(),
                                 " has a tensor ",

@@ -45,8 +45,9 @@ void load_tensors(const std::filesystem::path& file, const std::vector<NamedTens
 std::filesystem::path find_weights_file(const std::filesystem::path& path);
 
 // Takes the weights of `file`. Where a manifest lies beside it, it is verified first. Names may lack
-// the prefix "transformer."; a tied head and the attention masks of old files are passed over, and
-// what is with other ranks: `others`. Compute copies are brought up to date.
+// the prefix "transformer."; the attention masks of old files are passed over, a head that repeats the
+// embedding where the model ties them, and what is with other ranks: `others`. Compute copies are
+// brought up to date.
 void import_weights(const std::filesystem::path& file,
                     model::Parameters& parameters,
                     const std::vector<std::string>& others = {});

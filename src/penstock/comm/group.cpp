@@ -38,6 +38,16 @@ void Group::receive(int32_t peer, int64_t channel, void* data, int64_t bytes, co
   take(peer, channel, data, bytes, what);
 }
 
+void Group::receive_in_place(
+    int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use) {
+  check_message(peer, channel, &use, bytes);
+  take_in_place(peer, channel, bytes, what, use);
+}
+
+void Group::take_in_place(int32_t, int64_t, int64_t, const What& what, const Use&) {
+  throw InternalError(cat("ranks of several processes cannot read each other's memory: ", what()));
+}
+
 Ticket Group::send_to_group(int32_t peer, const void* data, int64_t bytes) {
   return Ticket(start_send(peer, kNumChannels, data, bytes));
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,6 +61,14 @@ class Group {
   // Waits for the next message of the channel. One of another size is an error.
   void receive(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what);
 
+  // Whether the ranks are threads of one process, which can read each other's memory.
+  virtual bool shares_memory() const { return false; }
+  // As receive, for such ranks: `use` gets the bytes where the sender has them, and the send is done
+  // when it returns. For messages that say where something lies.
+  using Use = std::function<void(const void*)>;
+  void receive_in_place(
+      int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use);
+
   // All ranks call these, in the same order. Each is a message from rank to rank, so that a wait
   // names the rank that is late; meant for what is small, or done once.
   void barrier(const What& what);
@@ -92,6 +101,8 @@ class Group {
   virtual bool is_sent(Sending& sending) = 0;
   virtual void finish_send(Sending& sending, const What& what) = 0;
   virtual void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) = 0;
+  virtual void take_in_place(
+      int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use);
 
   void check_message(int32_t peer, int64_t channel, const void* data, int64_t bytes) const;
   Ticket send_to_group(int32_t peer, const void* data, int64_t bytes);

@@ -15,28 +15,42 @@ namespace {
 constexpr const char* kSizeVariables[] = {
     "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
 
-}  // namespace
+constexpr const char* kLocalRankVariables[] = {
+    "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
 
-int32_t launched_ranks() {
-  for (const char* name : kSizeVariables) {
+// Of the first variable that is set, a number of at least `least`.
+template <size_t N>
+std::optional<int32_t> find_number(const char* const (&names)[N], int32_t least, const char* what) {
+  for (const char* name : names) {
     const char* const value = std::getenv(name);
     if (value == nullptr) {
       continue;
     }
     const std::string_view text = value;
-    int32_t ranks = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-    if (error != std::errc() || end != text.data() + text.size() || ranks < 1) {
+    int32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < least) {
       throw ConfigError(cat("the environment variable ",
                             name,
                             " is '",
                             text,
-                            "', where a launcher puts its number of ranks; unset it for a run "
-                            "without mpirun or srun"));
+                            "', where a launcher puts ",
+                            what,
+                            "; unset it for a run without mpirun or srun"));
     }
-    return ranks;
+    return number;
   }
-  return 1;
+  return std::nullopt;
+}
+
+}  // namespace
+
+int32_t launched_ranks() {
+  return find_number(kSizeVariables, 1, "its number of ranks").value_or(1);
+}
+
+std::optional<int32_t> launched_local_rank() {
+  return find_number(kLocalRankVariables, 0, "the number of a rank on its machine");
 }
 
 }  // namespace penstock::comm

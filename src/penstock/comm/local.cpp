@@ -85,6 +85,8 @@ class LocalGroup final : public Group {
   LocalGroup(Job& job, int32_t rank)
       : Group(rank, static_cast<int32_t>(job.num_ranks)), job_(job) {}
 
+  bool shares_memory() const override { return true; }
+
   void fail(const Failure& failure) override {
     const Lock lock(job_.mutex);
     job_.fail(failure);
@@ -115,6 +117,15 @@ class LocalGroup final : public Group {
   }
 
   void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) override {
+    take_in_place(peer, channel, bytes, what, [&](const void* sent) {
+      if (bytes > 0) {
+        std::memcpy(data, sent, static_cast<size_t>(bytes));
+      }
+    });
+  }
+
+  void take_in_place(
+      int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use) override {
     Lock lock(job_.mutex);
     std::deque<LocalSending*>& queue = job_.messages[{peer, rank(), channel}];
     wait_until(lock, peer, what, [&] { return !queue.empty(); });
@@ -124,13 +135,19 @@ class LocalGroup final : public Group {
     }
     queue.pop_front();
     message.state = LocalSending::State::Copying;
-    if (bytes > 0) {
-      lock.unlock();
-      std::memcpy(data, message.data, static_cast<size_t>(bytes));
-      lock.lock();
+    lock.unlock();
+    std::exception_ptr error;  // the sender must not be left waiting for a copy that failed
+    try {
+      use(message.data);
+    } catch (...) {
+      error = std::current_exception();
     }
+    lock.lock();
     message.state = LocalSending::State::Done;
     job_.changed[static_cast<size_t>(peer)].notify_all();
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
   }
 
   template <typename Condition>

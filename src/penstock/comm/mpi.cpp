@@ -1,17 +1,14 @@
 #include "penstock/comm/mpi.h"
 
-#include <array>
 #include <chrono>
-#include <cstring>
 #include <exception>
-#include <string>
 #include <thread>
-
-#include <mpi.h>
 
 #include "penstock/base/interrupt.h"
 #include "penstock/comm/launcher.h"
+#include "penstock/comm/mpi_calls.h"
 #include "penstock/comm/mpi_group.h"
+#include "penstock/comm/mpi_loader.h"
 
 namespace penstock::comm {
 
@@ -19,18 +16,14 @@ namespace {
 
 // A launcher of another MPI starts processes that each see themselves alone: each would train by
 // itself, into the same folder.
-void require_all_ranks(int size) {
+void require_all_ranks(MpiCalls& calls, int size) {
   if (size != launched_ranks()) {
-    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version = {};
-    int length = 0;
-    MPI_Get_library_version(version.data(), &length);
-    const std::string name(version.data(), std::strcspn(version.data(), ",\n"));
     throw ConfigError(cat("the launcher started ",
                           launched_ranks(),
                           " ranks, but MPI connected ",
                           size,
                           "; use the mpirun of the MPI that penstock was built with (",
-                          name,
+                          calls.library(),
                           "), or srun --mpi=pmix"));
   }
 }
@@ -42,22 +35,24 @@ enum class Ending {
   Abort,
 };
 Ending ending = Ending::Done;
+MpiCalls* started = nullptr;
 
 }  // namespace
 
 void run_mpi(const std::function<void(Group&)>& work) {
-  int level = 0;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+  MpiCalls& calls = load_mpi(mpi_module_file());
+  bool may_change_thread = false;
+  check_mpi(calls.start(may_change_thread));
+  started = &calls;
   ending = Ending::Abort;
-  PENSTOCK_CHECK(level >= MPI_THREAD_SERIALIZED, "MPI allows threads only at level ", level);
+  PENSTOCK_CHECK(may_change_thread, "MPI keeps its calls to one thread");
   // mpirun asks with SIGTERM before it kills: time to say what was waited for.
   install_interrupt_handler();
   int rank = 0;
   int size = 0;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  require_all_ranks(size);
-  MpiGroup group(rank, size);
+  check_mpi(calls.find_ranks(rank, size));
+  require_all_ranks(calls, size);
+  MpiGroup group(calls, rank, size);
   try {
     work(group);
     group.close();
@@ -79,7 +74,7 @@ void end_mpi(int exit_code) {
   // that ends the job leaves the others the time to write; they leave it the time to end it.
   std::this_thread::sleep_for(std::chrono::milliseconds(ending == Ending::Abort ? 200 : 500));
   if (ending == Ending::Abort) {
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    started->abort(exit_code);
   }
 }
 

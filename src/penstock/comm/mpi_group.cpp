@@ -46,23 +46,18 @@ double seconds_to_stop() {
 
 }  // namespace
 
-MpiGroup::MpiGroup(int32_t rank, int32_t size)
-    : Group(rank, size), seconds_to_stop_(seconds_to_stop()) {
+MpiGroup::MpiGroup(MpiCalls& calls, int32_t rank, int32_t size)
+    : Group(rank, size), calls_(calls), seconds_to_stop_(seconds_to_stop()), sends_(calls) {
   const Lock lock(sends_.mutex());
-  for (MPI_Comm* comm : {&messages_, &notices_}) {
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, comm), "MPI_Comm_dup");
-    check_mpi(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  }
-  check_mpi(MPI_Irecv(&heard_, sizeof(heard_), MPI_BYTE, MPI_ANY_SOURCE, 0, notices_, &listening_),
-            "MPI_Irecv");
+  check_mpi(calls_.open());
+  check_mpi(calls_.receive_notice(&heard_, sizeof(heard_), listening_));
 }
 
 void MpiGroup::close() {
   barrier([] { return "the end of the job"; });
   const Lock lock(sends_.mutex());
-  check_mpi(MPI_Cancel(&listening_), "MPI_Cancel");
-  check_mpi(MPI_Wait(&listening_, MPI_STATUS_IGNORE), "MPI_Wait");
-  check_mpi(MPI_Finalize(), "MPI_Finalize");
+  check_mpi(calls_.cancel(listening_));
+  check_mpi(calls_.finish());
 }
 
 void MpiGroup::fail(const Failure& failure) {
@@ -75,17 +70,18 @@ void MpiGroup::fail(const Failure& failure) {
   const auto say = [&] {
     const Lock lock(sends_.mutex());
     for (int32_t peer = 0; peer < size(); ++peer) {
-      if (peer != rank()) {
-        MPI_Isend(&said_, sizeof(said_), MPI_BYTE, peer, 0, notices_, &saying_.emplace_back());
+      MpiRequest request;
+      if (peer != rank() && calls_.send_notice(peer, &said_, sizeof(said_), request).empty()) {
+        saying_.push_back(request);
       }
     }
   };
   const auto is_said = [&] {
     const Lock lock(sends_.mutex());
-    int is_done = 0;
-    const int count = static_cast<int>(saying_.size());
-    MPI_Testall(count, saying_.data(), &is_done, MPI_STATUSES_IGNORE);
-    return is_done != 0;
+    return std::all_of(saying_.begin(), saying_.end(), [&](MpiRequest& request) {
+      bool is_done = false;
+      return !calls_.test(request, is_done).empty() || is_done;
+    });
   };
   say();
   // A peer that does not take it is stopped or dead: no reason to stay.
@@ -106,14 +102,9 @@ std::unique_ptr<Sending> MpiGroup::start_send(int32_t peer,
   int64_t piece = kPieceBytes;
   for (int64_t left = bytes; piece == kPieceBytes; left -= piece, from += piece) {
     piece = std::min(left, kPieceBytes);
-    check_mpi(MPI_Isend(from,
-                        static_cast<int>(piece),
-                        MPI_BYTE,
-                        peer,
-                        static_cast<int>(channel),
-                        messages_,
-                        &sending->requests.emplace_back()),
-              "MPI_Isend");
+    MpiRequest request;
+    check_mpi(calls_.send(peer, static_cast<int>(channel), from, static_cast<int>(piece), request));
+    sending->requests.push_back(request);
   }
   if (!sends_.is_done(*sending)) {  // small ones are copied at once
     sends_.add(*sending);
@@ -148,28 +139,24 @@ void MpiGroup::take(int32_t peer, int64_t channel, void* data, int64_t bytes, co
 int64_t MpiGroup::take_piece(
     int32_t peer, int64_t channel, void* data, int64_t room, const What& what) {
   const int tag = static_cast<int>(channel);
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status = {};
+  MpiMessage message;
   int bytes = 0;
   poll(peer, what, [&] {
-    int has_come = 0;
-    check_mpi(MPI_Improbe(peer, tag, messages_, &has_come, &message, &status), "MPI_Improbe");
-    if (has_come != 0) {
-      check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    }
-    return has_come != 0;
+    bool has_come = false;
+    check_mpi(calls_.probe(peer, tag, has_come, message, bytes));
+    return has_come;
   });
   if (bytes > room) {
     return bytes;
   }
-  MPI_Request request = MPI_REQUEST_NULL;
+  std::optional<MpiRequest> request;
   poll(peer, what, [&] {
-    if (message != MPI_MESSAGE_NULL) {
-      check_mpi(MPI_Imrecv(data, bytes, MPI_BYTE, &message, &request), "MPI_Imrecv");
+    if (!request) {
+      check_mpi(calls_.take(message, data, bytes, request.emplace()));
     }
-    int is_done = 0;
-    check_mpi(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Test");
-    return is_done != 0;
+    bool is_done = false;
+    check_mpi(calls_.test(*request, is_done));
+    return is_done;
   });
   return bytes;
 }
@@ -208,9 +195,9 @@ void MpiGroup::hear_notice() {
   if (failure_) {
     return;
   }
-  int has_come = 0;
-  check_mpi(MPI_Test(&listening_, &has_come, MPI_STATUS_IGNORE), "MPI_Test");
-  if (has_come != 0) {
+  bool has_come = false;
+  check_mpi(calls_.test(listening_, has_come));
+  if (has_come) {
     failure_ = Failure{static_cast<ExitCode>(heard_.code), heard_.line.data()};
   }
 }

@@ -8,9 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include <mpi.h>
-
 #include "penstock/comm/group.h"
+#include "penstock/comm/mpi_calls.h"
 #include "penstock/comm/mpi_sends.h"
 
 namespace penstock::comm {
@@ -23,8 +22,8 @@ struct Notice {
 
 class MpiGroup final : public Group {
  public:
-  // After MPI_Init, on all ranks at once.
-  MpiGroup(int32_t rank, int32_t size);
+  // Where MPI was started, on all ranks at once.
+  MpiGroup(MpiCalls& calls, int32_t rank, int32_t size);
 
   // Waits for all ranks, and says goodbye to MPI. Only where nothing failed.
   void close();
@@ -45,13 +44,12 @@ class MpiGroup final : public Group {
   void poll(int32_t peer, const What& what, const Condition& is_met);
   void hear_notice();
 
+  MpiCalls& calls_;
   const double seconds_to_stop_;
-  MPI_Comm messages_ = MPI_COMM_NULL;
-  MPI_Comm notices_ = MPI_COMM_NULL;
   Notice heard_;
-  MPI_Request listening_ = MPI_REQUEST_NULL;
+  MpiRequest listening_;
   Notice said_;
-  std::vector<MPI_Request> saying_;
+  std::vector<MpiRequest> saying_;
   std::optional<Failure> failure_;
   MpiSends sends_;
 };

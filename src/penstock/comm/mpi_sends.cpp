@@ -1,39 +1,22 @@
 #include "penstock/comm/mpi_sends.h"
 
-#include <array>
 #include <chrono>
 
 namespace penstock::comm {
 
-void check_mpi(int result, const char* call) {
-  if (result != MPI_SUCCESS) {
-    std::array<char, MPI_MAX_ERROR_STRING> text = {};
-    int length = 0;
-    MPI_Error_string(result, text.data(), &length);
-    throw InternalError(cat(call, " failed: ", text.data()));
+void check_mpi(const MpiError& error) {
+  if (!error.empty()) {
+    throw InternalError(error);
   }
 }
-
-namespace {
-
-bool test_all(std::vector<MPI_Request>& requests) {
-  int is_done = 0;
-  const int count = static_cast<int>(requests.size());
-  check_mpi(MPI_Testall(count, requests.data(), &is_done, MPI_STATUSES_IGNORE), "MPI_Testall");
-  if (is_done != 0) {
-    requests.clear();
-  }
-  return is_done != 0;
-}
-
-}  // namespace
 
 MpiSending::~MpiSending() {
   const std::lock_guard lock(list.mutex());
   list.forget(*this);
 }
 
-MpiSends::MpiSends() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
+MpiSends::MpiSends(MpiCalls& calls)
+    : calls_(calls), thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 void MpiSends::add(MpiSending& sending) {
   under_way_.push_back(&sending);
@@ -48,6 +31,18 @@ bool MpiSends::is_done(MpiSending& sending) {
   return true;
 }
 
+bool MpiSends::test_all(std::vector<MpiRequest>& requests) {
+  while (!requests.empty()) {
+    bool is_done = false;
+    check_mpi(calls_.test(requests.back(), is_done));
+    if (!is_done) {
+      return false;
+    }
+    requests.pop_back();
+  }
+  return true;
+}
+
 void MpiSends::forget(MpiSending& sending) {
   std::erase(under_way_, &sending);
 }
@@ -57,7 +52,7 @@ void MpiSends::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (has_more_.wait(lock, stop, [&] { return !under_way_.empty(); })) {
     try {
-      std::erase_if(under_way_, [](MpiSending* sending) { return test_all(sending->requests); });
+      std::erase_if(under_way_, [&](MpiSending* sending) { return test_all(sending->requests); });
     } catch (const InternalError&) {
       return;  // the rank's own next call meets the same error
     }

@@ -9,14 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include <mpi.h>
-
 #include "penstock/comm/group.h"
+#include "penstock/comm/mpi_calls.h"
 
 namespace penstock::comm {
 
-// Throws what MPI says of a call that failed.
-void check_mpi(int result, const char* call);
+// Throws what MPI says, if it says anything.
+void check_mpi(const MpiError& error);
 
 class MpiSends;
 
@@ -26,12 +25,12 @@ struct MpiSending : Sending {
 
   MpiSends& list;
   const int32_t peer;
-  std::vector<MPI_Request> requests;  // none left: done
+  std::vector<MpiRequest> requests;  // none left: done
 };
 
 class MpiSends {
  public:
-  MpiSends();
+  explicit MpiSends(MpiCalls& calls);
 
   // For every call of MPI, by whichever thread.
   std::mutex& mutex() { return mutex_; }
@@ -43,7 +42,9 @@ class MpiSends {
 
  private:
   void run(const std::stop_token& stop);
+  bool test_all(std::vector<MpiRequest>& requests);
 
+  MpiCalls& calls_;
   std::mutex mutex_;
   std::condition_variable_any has_more_;
   std::vector<MpiSending*> under_way_;

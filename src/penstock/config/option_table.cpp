@@ -166,6 +166,10 @@ std::vector<Option> make_table() {
               &ModelOptions::vocabulary,
               {2, 100'000'000},
               "distinct tokens; 256 for data.tokenizer = \"bytes\""),
+      flag("model.tied",
+           model,
+           &ModelOptions::tied,
+           "one table embeds tokens and makes logits; false: the head has a table of its own"),
       number("model.dropout",
              model,
              &ModelOptions::dropout,
@@ -328,9 +332,20 @@ std::vector<Option> make_table() {
           "plan.schedule",
           plan,
           &PlanOptions::schedule,
-          {"auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"},
+          {"auto",
+           "gpipe",
+           "1f1b",
+           "interleaved",
+           "zb-h1",
+           "zb-h2",
+           "zb-v",
+           "pipedream",
+           "2bw",
+           "pipemare"},
           "in which order the ranks of a pipeline run their micro-batches; \"auto\": the one with "
-          "the shortest predicted step"),
+          "the shortest predicted step, of those that give the results of one device; the last "
+          "three "
+          "are asynchronous and do not (docs/pipelines.md)"),
       integer("plan.chunks",
               plan,
               &PlanOptions::chunks,
@@ -341,6 +356,24 @@ std::vector<Option> make_table() {
            &PlanOptions::cuts,
            "where the stages of a pipeline begin: the first layer of each after the first, as in "
            "\"6,12,18\"; empty: such that the slowest stage is as fast as can be"),
+      integer("plan.flush_every",
+              plan,
+              &PlanOptions::flush_every,
+              {1, 100000},
+              "asynchronous schedules: optimizer steps between the moments when the pipeline is "
+              "drained; saving, validating and stopping wait for those"),
+      integer("plan.sync_steps",
+              plan,
+              &PlanOptions::sync_steps,
+              {0, 1000000000},
+              "asynchronous schedules: so many steps at the start drain the pipeline each, as "
+              "\"1f1b\" does"),
+      integer("plan.anneal_steps",
+              plan,
+              &PlanOptions::anneal_steps,
+              {0, 1000000000},
+              "\"pipemare\": steps over which the learning rates of early ranks, lowered by their "
+              "delay, come up to train.lr; 0: never lowered"),
 
       choice("run.device", run, &RunOptions::device, {"cpu", "cuda"}, "where to compute"),
       flag("run.deterministic",

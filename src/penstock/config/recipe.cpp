@@ -102,10 +102,48 @@ void validate_pipeline(const PlanOptions& plan, const RunOptions& run) {
                           plan.pipeline,
                           "; a pipeline takes \"none\", \"rotor\" or \"rotor-uniform\""));
   }
-  if (plan.pipeline > 1 && run.device != "cpu") {
-    throw ConfigError(cat("plan.pipeline = ",
+  if (plan.pipeline > 1 && run.graphs == "on") {
+    throw ConfigError(cat("run.graphs = \"on\" records the step of one rank, and plan.pipeline is ",
                           plan.pipeline,
-                          " goes with run.device = \"cpu\"; on a GPU there is one rank"));
+                          ": a recorded step cannot wait for a peer; try run.graphs = \"auto\""));
+  }
+}
+
+// What weights that move on each rank by themselves cannot have.
+void validate_asynchronous(const Recipe& recipe) {
+  const PlanOptions& plan = recipe.plan;
+  if (!plan.is_asynchronous()) {
+    return;
+  }
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(cat("plan.schedule = \"", plan.schedule, "\" ", why));
+  };
+  if (plan.pipeline == 1) {
+    refuse("is for pipelines, and plan.pipeline is 1; set it to the number of ranks");
+  }
+  if (recipe.train.clip > 0) {
+    refuse(cat("moves each rank's weights by itself, and train.clip = ",
+               format_number(recipe.train.clip),
+               " needs the gradients of all ranks at once; set train.clip = 0, or try \"1f1b\""));
+  }
+  if (recipe.model.tied) {
+    refuse(
+        "moves each rank's weights by itself, and with model.tied the first and the last rank "
+        "share "
+        "some; set model.tied = false, or try \"1f1b\"");
+  }
+  if (recipe.train.precision == "float16") {
+    refuse(
+        "moves each rank's weights by itself, and train.precision = \"float16\" skips a step on "
+        "all "
+        "ranks at once; try \"bfloat16\"");
+  }
+  if (plan.schedule == "2bw" && plan.micro_batches < plan.pipeline) {
+    refuse(cat("has two versions of the weights, which takes a micro-batch for each of ",
+               plan.pipeline,
+               " ranks; set plan.micro_batches to ",
+               plan.pipeline,
+               " or more, or try \"pipedream\""));
   }
 }
 
@@ -145,6 +183,10 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
     }
   }
   return recipe;
+}
+
+bool PlanOptions::is_asynchronous() const {
+  return schedule == "pipedream" || schedule == "2bw" || schedule == "pipemare";
 }
 
 int64_t PlanOptions::memory_bytes() const {
@@ -227,6 +269,7 @@ void validate(const Recipe& recipe) {
   }
   validate_precision(train, run);
   validate_pipeline(plan, run);
+  validate_asynchronous(recipe);
   if (run.graphs == "on" && run.device != "cuda") {
     throw ConfigError(cat("run.graphs = \"on\" goes with run.device = \"cuda\", not \"",
                           run.device,

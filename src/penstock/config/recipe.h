@@ -15,6 +15,7 @@ struct ModelOptions {
   int64_t heads = 12;
   int64_t context = 1024;
   int64_t vocabulary = 50257;
+  bool tied = true;
   double dropout = 0.0;
   std::string weights;  // where training starts from; empty: fresh weights
 };
@@ -62,8 +63,13 @@ struct PlanOptions {
   std::string schedule = "auto";
   int64_t chunks = 2;
   std::string cuts;  // "6,12,18"; empty: chosen
+  // Of asynchronous schedules, in optimizer steps.
+  int64_t flush_every = 16;
+  int64_t sync_steps = 0;
+  int64_t anneal_steps = 1000;
 
   int64_t memory_bytes() const;  // 0: no limit
+  bool is_asynchronous() const;  // weights move while micro-batches are in flight
   // The first layers of the stages after the first, as `cuts` has them.
   std::vector<int32_t> first_layers() const;
 };

@@ -5,6 +5,9 @@
 namespace penstock::device {
 
 memory::Account& Device::account() const {
+  if (own_account != nullptr) {
+    return *own_account;
+  }
   return is_gpu() ? memory::gpu_account(where.index()) : memory::process_account();
 }
 

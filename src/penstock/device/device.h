@@ -1,6 +1,7 @@
-// Where a run computes: the CPU or one GPU.
+// Where a rank computes: the CPU or one GPU.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include <c10/core/Device.h>
@@ -16,11 +17,16 @@ class GpuContext;
 struct DeviceOptions {
   bool is_deterministic = false;  // GPU: the same bits every time
   bool allows_tf32 = false;       // GPU: products of float32 may be rounded to TF32
+  // GPU: which of those that this process sees, modulo their number.
+  int32_t index = 0;
+  // GPU: other threads of this process are ranks too and may compute on the same one.
+  bool is_one_of_several = false;
 };
 
 struct Device {
   c10::Device where{c10::DeviceType::CPU};
-  std::shared_ptr<GpuContext> gpu;  // nothing on the CPU
+  std::shared_ptr<GpuContext> gpu;         // nothing on the CPU
+  memory::Account* own_account = nullptr;  // GPU: where it is one of several ranks
 
   bool is_gpu() const { return gpu != nullptr; }
   memory::Account& account() const;
@@ -28,7 +34,7 @@ struct Device {
 
 Device open_cpu();
 
-// The GPU that this process sees first. Makes its compute stream the calling thread's current one.
+// Makes its compute stream the calling thread's current one: each rank calls it in its own thread.
 // Throws ConfigError in one line where this build has no CUDA, or the machine no usable GPU.
 Device open_gpu(const DeviceOptions& options);
 

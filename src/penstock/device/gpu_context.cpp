@@ -8,8 +8,10 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "penstock/base/log.h"
 #include "penstock/gpu/check.h"
 #include "penstock/gpu/events.h"
+#include "penstock/memory/gpu_rank_account.h"
 
 namespace penstock::device {
 
@@ -32,6 +34,9 @@ GpuContext::GpuContext(int index, const DeviceOptions& options)
     }
     streams_.push_back(stream.stream());
   }
+  if (options.is_one_of_several) {
+    own_account_ = &memory::open_gpu_rank_account(index, compute());
+  }
   workspace_ = at::empty({gpu::Gemms::kWorkspaceBytes}, at::TensorOptions(where_).dtype(at::kByte));
   losses_ = at::zeros({kLossSlots}, at::TensorOptions(where_).dtype(at::kDouble));
   host_losses_ =
@@ -40,7 +45,15 @@ GpuContext::GpuContext(int index, const DeviceOptions& options)
   attention_ = std::make_unique<gpu::Attention>();
 }
 
-GpuContext::~GpuContext() = default;
+GpuContext::~GpuContext() {
+  if (own_account_ != nullptr) {
+    try {
+      memory::close_gpu_rank_account(*own_account_);
+    } catch (const std::exception& error) {
+      log_warning("while a rank left its GPU: ", error.what());  // a device that has failed
+    }
+  }
+}
 
 gpu::Stream GpuContext::stream(program::ResourceKind resource) const {
   return streams_[static_cast<size_t>(resource)];

@@ -24,12 +24,13 @@ class GpuContext {
   GpuContext(int index, const DeviceOptions& options);
   ~GpuContext();
 
-  // The one place where a program's resources become streams. NCCL's transfers will run on the link's.
+  // The one place where a program's resources become streams.
   gpu::Stream stream(program::ResourceKind resource) const;
   gpu::Stream compute() const { return stream(program::ResourceKind::Compute); }
 
   c10::Device where() const { return where_; }
   const DeviceOptions& options() const { return options_; }
+  memory::Account* own_account() const { return own_account_; }  // of one of several ranks
   gpu::Gemms& gemms() { return *gemms_; }
   gpu::Attention& attention() { return *attention_; }
 
@@ -61,6 +62,7 @@ class GpuContext {
   c10::Device where_;
   DeviceOptions options_;
   std::vector<gpu::Stream> streams_;
+  memory::Account* own_account_ = nullptr;
   at::Tensor workspace_, losses_, host_losses_;
   std::unique_ptr<gpu::Gemms> gemms_;
   std::unique_ptr<gpu::Attention> attention_;

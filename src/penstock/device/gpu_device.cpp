@@ -1,3 +1,5 @@
+#include <mutex>
+
 #include <cuda_runtime_api.h>
 
 #include <c10/core/AllocatorConfig.h>
@@ -19,9 +21,13 @@ Device open_gpu(const DeviceOptions& options) {
   }
   // Blocks that grow in place: what one layer frees serves the next, whatever its size, so that a
   // limit holds for what is reserved as well as for what is used.
-  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
-  Device device{.where = {c10::DeviceType::CUDA, 0}};
-  device.gpu = std::make_shared<GpuContext>(0, options);
+  static std::once_flag once;
+  std::call_once(once,
+                 [] { c10::CachingAllocator::setAllocatorSettings("expandable_segments:True"); });
+  const int index = options.index % count;
+  Device device{.where = {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}};
+  device.gpu = std::make_shared<GpuContext>(index, options);
+  device.own_account = device.gpu->own_account();
   return device;
 }
 

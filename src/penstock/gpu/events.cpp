@@ -32,6 +32,10 @@ void Event::wait() const {
   PENSTOCK_CUDA(cudaEventSynchronize(event_));
 }
 
+void Event::hold_up(Stream stream) const {
+  PENSTOCK_CUDA(cudaStreamWaitEvent(stream, event_, cudaEventWaitDefault));
+}
+
 double seconds_between(const Event& first, const Event& second) {
   float milliseconds = 0;
   PENSTOCK_CUDA(cudaEventElapsedTime(&milliseconds, first.get(), second.get()));

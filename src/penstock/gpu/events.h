@@ -17,7 +17,8 @@ class Event {
 
   // In a stream that is being captured, the mark is made at each replay.
   void record(Stream stream);
-  void wait() const;  // blocks the host until the mark is reached
+  void wait() const;                  // blocks the host until the mark is reached
+  void hold_up(Stream stream) const;  // what comes next on the stream waits for the mark
 
   CUevent_st* get() const { return event_; }
 

@@ -6,8 +6,7 @@ namespace penstock::gpu {
 namespace {
 
 // Backward has one block a multiprocessor, of as many warps as leave a thread the registers it needs
-// (80 and 128), in up to 15 teams: a team waits at the named barrier 1 + team, of 16, and barrier 0
-// is __syncthreads. V: packs of a row that a thread has.
+// (80 and 128), in up to 15 teams. V: packs of a row that a thread has.
 template <int V>
 constexpr int kBackwardWarps = V == 1 ? 24 : 16;
 constexpr int kMaxTeams = 15;
@@ -16,14 +15,6 @@ constexpr int64_t kMaxTeamRows = 1LL << 30;  // row numbers there are int
 constexpr int kStages = 3;  // rows of a team in shared memory: one in use, the others on their way
 constexpr int kInputs = 3;  // dy, x, residual_gradient
 constexpr int kSums = 3;    // scale, shift, dx
-
-__device__ void team_barrier(int team, int threads) {
-  if (threads == kWarp) {
-    __syncwarp();
-    return;
-  }
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "r"(threads) : "memory");
-}
 
 struct Teams {
   int threads;          // of a team, whole warps
@@ -83,15 +74,20 @@ class TeamBackward {
     float2 statistics = row_statistics(row);
     int stage = 0;
     int buffer = 0;
-    for (; row < static_cast<int>(work_.rows); row += step) {
+    // All teams of a block go round as often as the first: they meet at one barrier.
+    for (; row - team_ < static_cast<int>(work_.rows); row += step) {
       // Into the stage that the row before has left.
       fetch(row + (kStages - 1) * step,
             at + (kStages - 1) * elements_step,
             stage == 0 ? kStages - 1 : stage - 1);
       const float2 next_statistics = row_statistics(row + step);
       wait_copies<kStages - 1>();
-      const float2 sums = row_sums(stage, statistics);
-      write_row(at, stage, statistics, team_sums(sums, warp_sums + buffer));
+      const bool has_row = row < static_cast<int>(work_.rows);
+      const float2 sums = has_row ? row_sums(stage, statistics) : float2{0, 0};
+      const float2 total = team_sums(sums, warp_sums + buffer);
+      if (has_row) {
+        write_row(at, stage, statistics, total);
+      }
       statistics = next_statistics;
       stage = stage == kStages - 1 ? 0 : stage + 1;
       buffer ^= kWarpSums;
@@ -205,7 +201,11 @@ class TeamBackward {
     if (thread_ % kWarp == 0) {
       slots[thread_ / kWarp] = sums;
     }
-    team_barrier(team_, teams_.threads);
+    if (teams_.threads == kWarp) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
     float2 total = {0, 0};
 #pragma unroll 1
     for (int i = 0; i < teams_.slots; i += 4) {

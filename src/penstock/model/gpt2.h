@@ -1,5 +1,5 @@
 // GPT-2 as a chain: embedding, then for each block an attention and an MLP half-block (each with
-// its norm before and its residual around it), then final norm, tied head and cross-entropy.
+// its norm before and its residual around it), then final norm, head and cross-entropy.
 // Parameters are named and laid out as in Hugging Face's GPT-2 checkpoints.
 #pragma once
 
@@ -18,6 +18,7 @@ struct Gpt2Shape {
   int64_t context = 1024;
   int64_t vocabulary = 50257;
   double dropout = 0;
+  bool is_tied = true;  // the head shares the token embedding's table
 };
 
 Chain make_gpt2(const Gpt2Shape& shape);

@@ -13,8 +13,10 @@ enum { kTokens, kPositions };
 
 std::vector<ParameterSpec> specs_of(const Gpt2Shape& shape) {
   std::vector<ParameterSpec> specs = gpt2_embedding_specs(shape);
-  specs[kTokens].is_gradient_overwritten = true;  // by the head, which goes backward first
-  specs[kTokens].padding = table_padding(shape);
+  if (shape.is_tied) {  // the head's, too, which goes backward first
+    specs[kTokens].is_gradient_overwritten = true;
+    specs[kTokens].padding = table_padding(shape);
+  }
   return specs;
 }
 

@@ -22,7 +22,7 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Final norm, tied head and cross-entropy. Logits are made for a range of rows at a time, read once,
+// Final norm, head and cross-entropy. Logits are made for a range of rows at a time, read once,
 // and become their own gradient in place: no float32 logits exist.
 class GpuHead final : public Loss {
  public:

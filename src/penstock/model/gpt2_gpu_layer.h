@@ -19,7 +19,7 @@ inline std::vector<ParameterSpec> with_overwritten_gradients(std::vector<Paramet
   return specs;
 }
 
-// Rows of the embedding table, with those of zeros behind it.
+// Rows of the head's table, with those of zeros behind it.
 inline int64_t padded_vocabulary(const Gpt2Shape& shape) {
   constexpr int64_t kUnit = 64;
   return (shape.vocabulary + kUnit - 1) / kUnit * kUnit;
@@ -39,6 +39,11 @@ class Gpt2GpuLayer : public Gpt2Layer {
                std::shared_ptr<device::GpuContext> context)
       : Gpt2Layer(std::move(name), part, shape, std::move(specs), std::move(ways)),
         ops_(std::move(context)) {}
+
+  // The column sums of finish_backward.
+  std::vector<TensorShape> beside_gradient() const override {
+    return {{{shape().width}, at::kFloat}};
+  }
 
  protected:
   const GpuOps& ops() const { return ops_; }

@@ -88,5 +88,6 @@ std::vector<ParameterSpec> gpt2_mlp_specs(const Gpt2Shape& shape, int64_t block)
 std::vector<ParameterSpec> gpt2_head_specs(const Gpt2Shape& shape);
 
 inline const char* const kGpt2EmbeddingName = "transformer.wte.weight";
+inline const char* const kGpt2HeadName = "lm_head.weight";  // where it is not tied to the embedding
 
 }  // namespace penstock::model

@@ -38,7 +38,9 @@ std::vector<ParameterSpec> gpt2_mlp_specs(const Gpt2Shape& shape, int64_t block)
 std::vector<ParameterSpec> gpt2_head_specs(const Gpt2Shape& shape) {
   std::vector<ParameterSpec> specs;
   add_gpt2_norm(specs, "transformer.ln_f", shape.width);
-  specs.push_back(gpt2_weight(kGpt2EmbeddingName, {shape.vocabulary, shape.width}, kGpt2Deviation));
+  specs.push_back(gpt2_weight(shape.is_tied ? kGpt2EmbeddingName : kGpt2HeadName,
+                              {shape.vocabulary, shape.width},
+                              kGpt2Deviation));
   return specs;
 }
 

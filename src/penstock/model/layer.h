@@ -122,6 +122,10 @@ class Layer {
                            const Tensors& output_gradient,
                            const Pass& pass) const = 0;
 
+  // What backward hands on beside the gradient of the input, for the layer below: where that layer is
+  // with another rank, it is sent too. The same for every input.
+  virtual std::vector<TensorShape> beside_gradient() const { return {}; }
+
   // Backward in two halves, for schedules that fill a wait with the second: the gradient of the input
   // at once, those of the parameters later. Both may add to `gradients`, each parameter in one of the
   // two. Run in the same order of micro-batches as whole backwards, they give the same bits. The

@@ -85,6 +85,7 @@ Parameters::Parameters(const Chain& chain,
   std::set<std::string> seen;
   layer_weights_.resize(static_cast<size_t>(chain.size()) + 1);
   layer_gradients_.resize(layer_weights_.size());
+  layer_parameters_.resize(layer_weights_.size());
   for (const int64_t layer : part.layers) {
     collect(layer, chain.layer(layer).parameters(), seen);
   }
@@ -106,6 +107,7 @@ void Parameters::collect(int64_t layer,
     const size_t at = static_cast<size_t>(layer);
     layer_weights_[at].push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
     layer_gradients_[at].push_back(gradient);
+    layer_parameters_[at].push_back(index_.at(spec.name));
   }
 }
 
@@ -170,6 +172,58 @@ void Parameters::initialise(uint64_t seed) {
 const Parameter* Parameters::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &all_[found->second];
+}
+
+namespace {
+
+// Some parameters stay float32 in a lower compute precision: a copy has them apart, one after the
+// other.
+bool is_apart(const ParameterSpec& spec, at::ScalarType compute_type) {
+  return spec.is_always_float32 && compute_type != at::kFloat;
+}
+
+}  // namespace
+
+Tensors Parameters::copy_weights() const {
+  const c10::NoGradGuard no_grad;
+  Tensors copy{compute_.clone()};
+  std::vector<at::Tensor> apart;
+  for (const Parameter& parameter : all_) {
+    if (is_apart(parameter.spec, compute_type_)) {
+      apart.push_back(parameter.weight.reshape({-1}));
+    }
+  }
+  if (!apart.empty()) {
+    copy.push_back(at::cat(apart));
+  }
+  return copy;
+}
+
+int64_t Parameters::copy_bytes(const std::vector<ParameterSpec>& specs,
+                               at::ScalarType compute_type) {
+  int64_t bytes = flat_elements(specs) * static_cast<int64_t>(c10::elementSize(compute_type));
+  for (const ParameterSpec& spec : specs) {
+    bytes += is_apart(spec, compute_type) ? 4 * spec.count() : 0;
+  }
+  return bytes;
+}
+
+Tensors Parameters::weights_in(const Tensors& copy, int64_t layer) const {
+  Tensors weights;
+  for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
+    const ParameterSpec& spec = all_[index].spec;
+    int64_t offset = all_[index].offset;
+    const bool has_own_place = is_apart(spec, compute_type_);
+    if (has_own_place) {
+      offset = 0;
+      for (size_t before = 0; before < index; ++before) {
+        const ParameterSpec& other = all_[before].spec;
+        offset += is_apart(other, compute_type_) ? other.count() : 0;
+      }
+    }
+    weights.push_back(copy[has_own_place ? 1 : 0].narrow(0, offset, spec.count()).view(spec.shape));
+  }
+  return weights;
 }
 
 void Parameters::zero_gradients() {

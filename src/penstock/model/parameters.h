@@ -56,6 +56,13 @@ class Parameters {
   Weights weights_of(int64_t layer) const { return layer_weights_[static_cast<size_t>(layer)]; }
   Gradients gradients_of(int64_t layer) { return layer_gradients_[static_cast<size_t>(layer)]; }
 
+  // What layers see of the weights, copied, so that they can be worked with when the weights have moved
+  // on; and the bytes of a copy.
+  Tensors copy_weights() const;
+  static int64_t copy_bytes(const std::vector<ParameterSpec>& specs, at::ScalarType compute_type);
+  // Of layer i, in a copy. Views: they hold no memory beside the copy's.
+  Tensors weights_in(const Tensors& copy, int64_t layer) const;
+
   // On a GPU those that a product will overwrite are only marked as empty.
   void zero_gradients();
   // To be called before gradients are read as a whole. Zeros those that nobody has written since, and
@@ -76,6 +83,7 @@ class Parameters {
   int64_t count_ = 0;
   at::Tensor weights_, gradients_, compute_;
   std::vector<Tensors> layer_weights_, layer_gradients_;
+  std::vector<std::vector<size_t>> layer_parameters_;  // indices into all_
   // CPU: a parameter that several layers share (an embedding's table that is the head's, too) has a
   // gradient for each but the first, added up when all micro-batches are done. That is the order in
   // which ranks that have these layers apart add them.

@@ -1,5 +1,6 @@
 #include "penstock/optim/gpu_optimizer.h"
 
+#include <cmath>
 #include <cstring>
 
 #include <cuda_runtime_api.h>
@@ -66,13 +67,17 @@ class GpuOptimizer : public Optimizer {
   void update(model::Parameters& parameters, const UpdateSettings& settings) override {
     parameters.complete_gradients();
     const gpu::Stream stream = context_->compute();
-    gpu::gradient_norm({.gradients = parameters.flat_gradients().const_data_ptr<float>(),
-                        .count = parameters.flat_gradients().numel(),
-                        .clip = static_cast<float>(settings.clip),
-                        .inverse_loss_scale = 1 / settings.loss_scale,
-                        .workspace = norm_workspace_.data_ptr<double>(),
-                        .state = pointer<gpu::GradientState>(device_state_)},
-                       stream);
+    if (settings.gather) {
+      decide_with_others(parameters, settings, stream);
+    } else {
+      gpu::gradient_norm({.gradients = parameters.flat_gradients().const_data_ptr<float>(),
+                          .count = parameters.flat_gradients().numel(),
+                          .clip = static_cast<float>(settings.clip),
+                          .inverse_loss_scale = 1 / settings.loss_scale,
+                          .workspace = norm_workspace_.data_ptr<double>(),
+                          .state = pointer<gpu::GradientState>(device_state_)},
+                         stream);
+    }
     ++steps_done_;
     is_pending_ = true;
     apply(parameters, settings.rate, stream);
@@ -84,6 +89,9 @@ class GpuOptimizer : public Optimizer {
   }
 
   Updated updated() override {
+    if (is_pending_) {
+      context_->wait();
+    }
     const auto* state = pointer<const gpu::GradientState>(host_state_);
     const bool was_applied = state->is_finite != 0;
     if (is_pending_ && !was_applied) {
@@ -121,7 +129,60 @@ class GpuOptimizer : public Optimizer {
   at::Tensor device_pieces_, device_groups_;
 
  private:
+  // Several ranks share the model, so the host must hear the squares of all: whether the step is taken
+  // is then decided there, alike at every rank.
+  void decide_with_others(const model::Parameters& parameters,
+                          const UpdateSettings& settings,
+                          gpu::Stream stream) {
+    const double norm = norm_of(settings.gather(own_squares(parameters, stream)));
+    const double true_norm = norm / settings.loss_scale;
+    const bool is_finite = std::isfinite(true_norm);
+    const double scale = clip_scale(true_norm, settings.clip) / settings.loss_scale;
+    *pointer<gpu::GradientState>(host_state_) = {
+        .norm = true_norm,
+        .scale = is_finite ? static_cast<float>(scale) : 0.0f,
+        .is_finite = is_finite};
+    PENSTOCK_CUDA(cudaMemcpyAsync(device_state_.data_ptr(),
+                                  host_state_.data_ptr(),
+                                  sizeof(gpu::GradientState),
+                                  cudaMemcpyHostToDevice,
+                                  stream));
+  }
+
+  // Of each parameter, as the norm of its gradient. Waits for the device.
+  Squares own_squares(const model::Parameters& parameters, gpu::Stream stream) {
+    const int64_t bytes = group_count_ * static_cast<int64_t>(sizeof(gpu::GradientState));
+    if (!host_norms_.defined()) {
+      norms_of_parameters_ = at::empty({bytes}, device_state_.options());
+      host_norms_ = at::empty({bytes}, host_state_.options().pinned_memory(true));
+    }
+    const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
+    auto* norms = pointer<gpu::GradientState>(norms_of_parameters_);
+    for (const model::Parameter& parameter : parameters.all()) {
+      gpu::gradient_norm({.gradients = gradients + parameter.offset,
+                          .count = parameter.spec.count(),
+                          .clip = 0,
+                          .inverse_loss_scale = 1,
+                          .workspace = norm_workspace_.data_ptr<double>(),
+                          .state = norms++},
+                         stream);
+    }
+    PENSTOCK_CUDA(cudaMemcpyAsync(host_norms_.data_ptr(),
+                                  norms_of_parameters_.data_ptr(),
+                                  static_cast<size_t>(bytes),
+                                  cudaMemcpyDeviceToHost,
+                                  stream));
+    context_->wait();
+    Squares squares;
+    const auto* found = pointer<const gpu::GradientState>(host_norms_);
+    for (int64_t i = 0; i < group_count_; ++i) {
+      squares.push_back(found[i].norm * found[i].norm);
+    }
+    return squares;
+  }
+
   at::Tensor norm_workspace_, device_state_, host_state_;
+  at::Tensor norms_of_parameters_, host_norms_;  // where several ranks share the model
   bool is_pending_ = false;
 };
 

@@ -53,25 +53,24 @@ double longest_rank(const program::Program& program, const program::Timeline& ti
 }  // namespace
 
 BarePipeline run_bare_pipeline(schedule::Kind kind,
-                               int32_t ranks,
-                               int32_t micro_batches,
-                               int32_t chunks,
+                               const schedule::Sizes& sizes,
                                const BareTimes& times) {
   BarePipeline bare;
-  bare.schedule = schedule::make_schedule(kind, ranks, micro_batches, chunks);
+  bare.schedule = schedule::make_schedule(kind, sizes);
   const int32_t stages = bare.schedule.stages();
-  const CostTable table = bare_costs(stages, schedule::stages_per_rank(kind, chunks), times);
+  const CostTable table = bare_costs(stages, schedule::stages_per_rank(kind, sizes.chunks), times);
   Pipeline pipeline{.schedule = bare.schedule, .link = {.latency_s = times.transfer}};
   for (int32_t cut = 0; cut <= stages; ++cut) {
     pipeline.cuts.push_back(cut);
   }
-  pipeline.operations = keep_everything(table, pipeline.cuts, micro_batches);
+  pipeline.operations = keep_everything(table, pipeline.cuts, bare.schedule.micro_batches);
+  pipeline.weight_bytes = weight_bytes_by_rank(table, pipeline);
   bare.program = lower_pipeline(table, pipeline, residents_by_rank(table, pipeline), 0);
   const program::Verdict verdict = program::verify(bare.program);
   PENSTOCK_CHECK(verdict.is_sound(), "an unsound pipeline: ", verdict.violation->text);
   bare.timeline = program::simulate(bare.program);
-  bare.step = bare.timeline.seconds;
-  const double busy = static_cast<double>(micro_batches) *
+  bare.step = bare.timeline.seconds / bare.schedule.updates;
+  const double busy = static_cast<double>(bare.schedule.micro_batches) *
                       (times.forward + times.backward_input + times.backward_weight);
   const double longest = longest_rank(bare.program, bare.timeline);
   bare.bubble = longest > 0 ? (longest - busy) / longest : 0;

@@ -16,7 +16,7 @@ struct BarePipeline {
   schedule::Schedule schedule;
   program::Program program;  // verified; its values have no bytes
   program::Timeline timeline;
-  double step = 0;  // from the first start of all to the last end
+  double step = 0;  // from the first start of all to the last end, by the number of updates
   // Of the rank that is longest about its own part, from its first start to its last end, the share
   // in which it does nothing.
   double bubble = 0;
@@ -24,9 +24,7 @@ struct BarePipeline {
 };
 
 BarePipeline run_bare_pipeline(schedule::Kind kind,
-                               int32_t ranks,
-                               int32_t micro_batches,
-                               int32_t chunks,
+                               const schedule::Sizes& sizes,
                                const BareTimes& times);
 
 }  // namespace penstock::plan

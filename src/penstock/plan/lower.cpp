@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "penstock/base/error.h"
@@ -26,6 +27,7 @@ class Lowering {
            int64_t limit_bytes)
       : table_(table), pipeline_(pipeline) {
     program_.micro_batches = pipeline.schedule.micro_batches;
+    program_.updates = pipeline.schedule.updates;
     for (const LayerCost& layer : table.layers) {
       program::LayerInfo row{layer.name, {}};
       for (const KeepCost& way : layer.ways) {
@@ -42,25 +44,32 @@ class Lowering {
     for (rank_ = 0; rank_ < pipeline_.schedule.ranks(); ++rank_) {
       newest_.clear();
       kept_.clear();
+      stashed_.clear();
+      updates_done_ = 0;
+      share_ = parameter_share(table_, pipeline_, rank_);
       give_inputs();
-      const double share = parameter_share(table_, pipeline_, rank_);
-      emit({.op = Op::Clear, .seconds = share * table_.clear_s});
-      for (const schedule::Turn& turn : pipeline_.schedule.turns[static_cast<size_t>(rank_)]) {
-        add_turn(turn);
+      add_clear();
+      for (turn_ = 0; turn_ < turns().size(); ++turn_) {
+        add_turn(turns()[turn_]);
       }
       const std::vector<ValueId> last_sent = free_after_last_use();
       if (!last_sent.empty()) {
         emit({.op = Op::Drop, .frees = last_sent});
       }
-      emit({.op = Op::Step,
-            .seconds = share * table_.step_s,
-            .working_bytes = table_.step_extra_bytes});
+      if (updates_done_ == 0) {
+        add_step();
+      }
     }
+    program_.mixes_weights = mixes_weights();
     return std::move(program_);
   }
 
  private:
   program::RankProgram& rank() { return program_.ranks[static_cast<size_t>(rank_)]; }
+
+  const std::vector<schedule::Turn>& turns() const {
+    return pipeline_.schedule.turns[static_cast<size_t>(rank_)];
+  }
 
   int32_t rank_of(int32_t stage) const {
     return pipeline_.schedule.rank_of[static_cast<size_t>(stage)];
@@ -80,7 +89,62 @@ class Lowering {
     }
   }
 
+  void add_clear() { emit({.op = Op::Clear, .seconds = share_ * table_.clear_s}); }
+
+  void add_step() {
+    emit({.op = Op::Step,
+          .seconds = share_ * table_.step_s,
+          .working_bytes = table_.step_extra_bytes});
+    ++updates_done_;
+  }
+
+  // Weights that later turns want as they are now are copied before they move.
+  void add_update() {
+    const bool is_wanted =
+        std::any_of(turns().begin() + static_cast<int64_t>(turn_),
+                    turns().end(),
+                    [&](const schedule::Turn& later) { return later.version == updates_done_; });
+    if (is_wanted) {
+      micro_batch_ = updates_done_;
+      const int64_t bytes = pipeline_.weight_bytes[static_cast<size_t>(rank_)];
+      const ValueId copy = make(ValueKind::Weights, program_.loss_index(), bytes);
+      stashed_[updates_done_] = copy;
+      // Clearing writes as many bytes as copying reads and writes each.
+      emit({.op = Op::Stash,
+            .makes = {copy},
+            .seconds = 2 * share_ * table_.clear_s,
+            .working_bytes = bytes});
+    }
+    add_step();
+    if (updates_done_ < program_.updates) {
+      add_clear();
+    }
+  }
+
+  // The copy of the weights that the present turn works with, if it is not the weights themselves.
+  std::optional<ValueId> old_weights() const {
+    const int32_t version = turns()[turn_].version;
+    if (version == schedule::kNewest || version == updates_done_) {
+      return std::nullopt;
+    }
+    return stashed_.at(version);
+  }
+
+  bool mixes_weights() const {
+    for (const std::vector<schedule::Turn>& turns : pipeline_.schedule.turns) {
+      for (const schedule::Turn& turn : turns) {
+        if (turn.phase == schedule::Phase::Forward && turn.version == schedule::kNewest) {
+          return program_.updates > 1;
+        }
+      }
+    }
+    return false;
+  }
+
   void add_turn(const schedule::Turn& turn) {
+    if (turn.phase == schedule::Phase::Update) {
+      return add_update();
+    }
     micro_batch_ = turn.micro_batch;
     const StageOperations& operations =
         pipeline_.operations[static_cast<size_t>(turn.stage)][static_cast<size_t>(micro_batch_)];
@@ -106,6 +170,8 @@ class Lowering {
           add_backward_weight(layer);
         }
         return;
+      case schedule::Phase::Update:
+        break;
     }
   }
 
@@ -169,6 +235,14 @@ class Lowering {
 
   void emit(Instruction instruction) { rank().instructions.push_back(std::move(instruction)); }
 
+  // Of an instruction that works with the weights.
+  void emit_weighted(Instruction instruction) {
+    if (const std::optional<ValueId> old = old_weights()) {
+      instruction.reads.push_back(*old);
+    }
+    emit(std::move(instruction));
+  }
+
   void add(const Operation& operation, bool without_output, bool in_halves) {
     switch (operation.kind) {
       case OperationKind::ForwardAll:
@@ -187,13 +261,13 @@ class Lowering {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
     const ValueId input = newest(ValueKind::Activation, layer);
     const ValueId output = make(ValueKind::Activation, layer + 1, cost.output_bytes);
-    emit({.op = Op::Forward,
-          .layer = layer,
-          .micro_batch = micro_batch_,
-          .reads = {input},
-          .makes = {output},
-          .seconds = cost.forward_s,
-          .working_bytes = cost.output_bytes + cost.forward_extra_bytes});
+    emit_weighted({.op = Op::Forward,
+                   .layer = layer,
+                   .micro_batch = micro_batch_,
+                   .reads = {input},
+                   .makes = {output},
+                   .seconds = cost.forward_s,
+                   .working_bytes = cost.output_bytes + cost.forward_extra_bytes});
   }
 
   void add_keeping_forward(int32_t layer, int32_t way, bool without_output) {
@@ -217,7 +291,7 @@ class Lowering {
     }
     forward.makes.push_back(make(ValueKind::Saved, layer, state_bytes));
     kept_[{layer, micro_batch_}] = kept;
-    emit(std::move(forward));
+    emit_weighted(std::move(forward));
   }
 
   void add_loss() {
@@ -225,12 +299,12 @@ class Lowering {
     const int64_t bytes = table_.layers.back().output_bytes;
     const ValueId input = newest(ValueKind::Activation, last);
     const ValueId targets = newest(ValueKind::Targets, last);
-    emit({.op = Op::Loss,
-          .micro_batch = micro_batch_,
-          .reads = {input, targets},
-          .makes = {make(ValueKind::Gradient, last, bytes)},
-          .seconds = table_.loss.seconds,
-          .working_bytes = bytes + table_.loss.extra_bytes});
+    emit_weighted({.op = Op::Loss,
+                   .micro_batch = micro_batch_,
+                   .reads = {input, targets},
+                   .makes = {make(ValueKind::Gradient, last, bytes)},
+                   .seconds = table_.loss.seconds,
+                   .working_bytes = bytes + table_.loss.extra_bytes});
   }
 
   void add_backward(int32_t layer, bool in_halves) {
@@ -262,7 +336,7 @@ class Lowering {
       backward.seconds = cost.input_half_s(keep);
       backward.working_bytes = cost.input_bytes + cost.input_half_extra_bytes(keep);
     }
-    emit(std::move(backward));
+    emit_weighted(std::move(backward));
   }
 
   void add_backward_weight(int32_t layer) {
@@ -346,6 +420,10 @@ class Lowering {
   program::Program program_;
   int32_t rank_ = 0;
   int32_t micro_batch_ = 0;
+  size_t turn_ = 0;                     // of the rank
+  int32_t updates_done_ = 0;            // likewise
+  double share_ = 1;                    // of the model's parameters, likewise
+  std::map<int32_t, ValueId> stashed_;  // by version
   std::map<std::tuple<ValueKind, int32_t, int32_t>, ValueId> newest_;
   std::map<std::pair<int32_t, int32_t>, Kept> kept_;  // by layer and micro-batch
 };

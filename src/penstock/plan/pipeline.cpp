@@ -63,6 +63,14 @@ double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t
                  : 1.0 / static_cast<double>(bytes.size());
 }
 
+std::vector<int64_t> weight_bytes_by_rank(const CostTable& table, const Pipeline& pipeline) {
+  std::vector<int64_t> all;
+  for (const StateBytes& sum : state_bytes(table, pipeline)) {
+    all.push_back(sum.parameters);
+  }
+  return all;
+}
+
 std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
                                                               const Pipeline& pipeline) {
   std::vector<std::vector<program::Resident>> all;

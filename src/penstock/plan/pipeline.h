@@ -36,6 +36,8 @@ struct Pipeline {
   std::vector<int32_t> cuts;
   std::vector<std::vector<StageOperations>> operations;  // by stage and micro-batch
   LinkCost link;
+  // Asynchronous pipelines: of each rank, what a copy of its weights holds.
+  std::vector<int64_t> weight_bytes = {};
 };
 
 // Every layer keeps all, at every stage.
@@ -51,6 +53,9 @@ program::Program lower_pipeline(const CostTable& table,
 
 // The share of the chain's parameters that a rank has; an even one where the table does not say.
 double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t rank);
+
+// The bytes of each rank's parameters, by the table's own column.
+std::vector<int64_t> weight_bytes_by_rank(const CostTable& table, const Pipeline& pipeline);
 
 // The parameters, gradients and optimizer state of each rank's layers, by the table's own columns.
 std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,

@@ -46,10 +46,16 @@ class PipelinePlanner {
     Pipeline& pipeline = result_.pipeline;
     pipeline.link = request.link;
     pipeline.schedule =
-        schedule::make_schedule(kind, request.ranks, request.micro_batches, request.chunks);
+        schedule::make_schedule(kind,
+                                {.ranks = request.ranks,
+                                 .micro_batches = request.micro_batches,
+                                 .chunks = request.chunks,
+                                 .updates = schedule::is_asynchronous(kind) ? request.updates : 1});
     pipeline.cuts = find_cuts(choice);
     residents_ =
         request.residents ? request.residents(pipeline) : residents_by_rank(table, pipeline);
+    pipeline.weight_bytes = request.weight_bytes ? request.weight_bytes(pipeline)
+                                                 : weight_bytes_by_rank(table, pipeline);
   }
 
   PipelineResult run() {
@@ -98,17 +104,29 @@ class PipelinePlanner {
   }
 
   SlotsAnswer choose(int64_t margin) const {
-    SlotsRequest request{.table = table_,
-                         .schedule = result_.pipeline.schedule,
-                         .cuts = result_.pipeline.cuts,
-                         .link = request_.link,
-                         .mode = request_.mode};
+    // In a pipeline that is not drained every micro-batch is like every other.
+    const Pipeline& pipeline = result_.pipeline;
+    const bool is_apart = request_.mode == SlotMode::Apart && pipeline.schedule.updates == 1;
+    const schedule::Schedule turns = schedule::without_updates(pipeline.schedule);
+    SlotsRequest request{
+        .table = table_,
+        .schedule = turns,
+        .cuts = pipeline.cuts,
+        .link = request_.link,
+        .mode = request_.mode == SlotMode::Apart && !is_apart ? SlotMode::Uniform : request_.mode};
     if (request_.limit_bytes > 0) {
-      for (const std::vector<program::Resident>& residents : residents_) {
-        request.limit_bytes.push_back(request_.limit_bytes - program::bytes_of(residents) - margin);
+      for (size_t rank = 0; rank < residents_.size(); ++rank) {
+        request.limit_bytes.push_back(request_.limit_bytes - held_always(rank) - margin);
       }
     }
     return choose_slots(request);
+  }
+
+  // Old versions of the weights included, as many as there are at the same time.
+  int64_t held_always(size_t rank) const {
+    const Pipeline& pipeline = result_.pipeline;
+    const int32_t versions = schedule::most_versions(pipeline.schedule)[rank];
+    return program::bytes_of(residents_[rank]) + (versions - 1) * pipeline.weight_bytes[rank];
   }
 
   void lower(const SlotsAnswer& answer) {
@@ -122,8 +140,7 @@ class PipelinePlanner {
       result_.least_bytes.push_back(
           answer.is_feasible
               ? result_.peak_bytes.back()
-              : std::max(result_.peak_bytes.back(),
-                         answer.least_bytes[rank] + program::bytes_of(residents_[rank])));
+              : std::max(result_.peak_bytes.back(), answer.least_bytes[rank] + held_always(rank)));
     }
   }
 
@@ -149,7 +166,7 @@ class PipelinePlanner {
                             result_.program.ranks[rank].instructions[static_cast<size_t>(at)]));
     }
     const program::Timeline timeline = program::simulate(result_.program);
-    result_.step_s = timeline.seconds;
+    result_.step_s = timeline.seconds / result_.program.updates;
     result_.bubble = idle_share(timeline);
   }
 

@@ -16,15 +16,18 @@ namespace penstock::plan {
 using Residents = std::vector<std::vector<program::Resident>>;  // of each rank
 
 struct PipelineRequest {
-  std::optional<schedule::Kind> kind;  // nothing: the one with the shortest step
+  std::optional<schedule::Kind> kind;  // nothing: the synchronous one with the shortest step
   int32_t ranks = 1;
-  int32_t micro_batches = 1;
+  int32_t micro_batches = 1;  // of each update
   int32_t chunks = 2;
+  int32_t updates = 1;                // of an asynchronous schedule, until it is drained
   std::vector<int32_t> first_layers;  // of the stages after the first; empty: chosen
   SlotMode mode = SlotMode::KeepAll;
   int64_t limit_bytes = 0;  // of every rank; 0: none
   LinkCost link;
-  std::function<Residents(const Pipeline&)> residents;  // nothing: residents_by_rank
+  // Nothing: residents_by_rank, weight_bytes_by_rank.
+  std::function<Residents(const Pipeline&)> residents;
+  std::function<std::vector<int64_t>(const Pipeline&)> weight_bytes;
 };
 
 struct PipelineResult {
@@ -32,8 +35,8 @@ struct PipelineResult {
   schedule::Kind kind = schedule::Kind::OneFOneB;
   Pipeline pipeline;         // where it is not feasible: with the least bytes that were found
   program::Program program;  // verified; of `pipeline`
-  double step_s = 0;
-  double bubble = 0;                 // share of the step in which ranks do not compute
+  double step_s = 0;         // of each update
+  double bubble = 0;         // share of the step in which ranks do not compute
   std::vector<int64_t> peak_bytes;   // of each rank
   std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do
   std::vector<std::string> binding;  // of each rank: the instruction that holds most

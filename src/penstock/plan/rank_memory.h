@@ -86,6 +86,8 @@ RankMemory::Peak RankMemory::peak(const UseOf& use_of, int64_t limit_bytes) cons
         held -= use.weight_held;
         own = use.weight_peak;
         break;
+      case schedule::Phase::Update:
+        break;
     }
     if (const int64_t bytes = moment.beside + held + own; bytes > most.bytes) {
       most = {bytes, static_cast<int32_t>(turn)};

@@ -21,6 +21,8 @@ StepClock::Seconds phase_seconds(const StageUse& use, schedule::Phase phase) {
       return {use.lead_s, use.backward_s - use.lead_s};
     case schedule::Phase::BackwardWeight:
       return {0, use.weight_s};
+    case schedule::Phase::Update:
+      break;
   }
   return {};
 }

@@ -28,6 +28,8 @@ Turn waits_for(const Turn& turn, int32_t last_stage) {
                                       : Turn{Phase::Backward, turn.stage + 1, turn.micro_batch};
     case Phase::BackwardWeight:
       return {Phase::Backward, turn.stage, turn.micro_batch};
+    case Phase::Update:
+      break;  // schedule::without_updates comes first
   }
   throw InternalError("no such phase");
 }

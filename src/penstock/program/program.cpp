@@ -60,6 +60,8 @@ std::string_view op_name(Op op) {
       return "drop";
     case Op::Step:
       return "step";
+    case Op::Stash:
+      return "stash";
   }
   return "unknown operation";  // verify() refuses it
 }
@@ -75,8 +77,9 @@ std::vector<std::string> value_names(const RankProgram& rank) {
   for (const Value& value : rank.values) {
     const int count = ++times[{value.kind, value.layer, value.micro_batch}];
     const std::string again = count > 1 ? cat("#", count) : "";
-    if (value.kind == ValueKind::Targets) {
-      names.push_back(cat("t.", value.micro_batch, again));
+    if (value.kind == ValueKind::Targets || value.kind == ValueKind::Weights) {
+      const char* letter = value.kind == ValueKind::Targets ? "t." : "v.";
+      names.push_back(cat(letter, value.micro_batch, again));
     } else {
       const char letter = value.kind == ValueKind::Activation   ? 'x'
                           : value.kind == ValueKind::Saved      ? 's'

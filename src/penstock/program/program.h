@@ -1,6 +1,8 @@
 // The training step, spelled out: one instruction list per rank. Planners write it; verify,
 // simulate, the executor and the painter read it. Ranks begin a step together, and none begins its
-// optimizer's step before all have reached theirs. docs/program.md gives the meaning of every field.
+// optimizer's step before all have reached theirs. The program of an asynchronous pipeline has several
+// updates of the weights, each rank's when it comes to it. docs/program.md gives the meaning of every
+// field.
 //
 // Nothing here knows a tensor. A value is made once, by one instruction (or given at the start), and
 // freed once; a recomputed activation is a new value.
@@ -19,6 +21,7 @@ enum class ValueKind {
   Gradient,    // d: the gradient of activation `layer`
   Targets,     // t: what the loss compares with; `layer` is the number of layers
   WeightWork,  // w: what the weight half of the backward of `layer` still needs
+  Weights,     // v: the rank's weights after `micro_batch` updates; `layer` is the number of layers
 };
 
 struct Value {
@@ -44,6 +47,8 @@ enum class Op {
   Receive,         // makes the value that a peer sends
   Drop,            // frees values, does nothing else
   Step,            // the optimizer moves the weights
+  Stash,           // copies the weights as they are: forward, loss and backward that read the copy
+                   // work with it, others with the newest weights
 };
 
 // A link is what goes out to a peer, an inlet what comes in from one: a line carries both at once.
@@ -112,10 +117,13 @@ struct RankProgram {
 
 struct Program {
   std::vector<LayerInfo> layers;
-  int32_t micro_batches = 1;
+  int32_t micro_batches = 1;   // of all updates
+  int32_t updates = 1;         // steps; each takes the gradients of as many micro-batches, in order
+  bool mixes_weights = false;  // a backward may work with other weights than its forward
   std::vector<RankProgram> ranks;
 
   int32_t loss_index() const { return static_cast<int32_t>(layers.size()); }
+  int32_t update_of(int32_t micro_batch) const { return micro_batch / (micro_batches / updates); }
   bool operator==(const Program&) const = default;
 };
 
@@ -137,7 +145,8 @@ struct Channel {
 // Of a Send or Receive in the list of rank `rank`.
 Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& instruction);
 
-// "x3.0", "s3.0", "d3.0", "w3.0", "t.0" (layer and micro-batch); what is made again is "x3.0#2".
+// "x3.0", "s3.0", "d3.0", "w3.0", "t.0" (layer and micro-batch), "v.2" (updates); what is made again
+// is "x3.0#2".
 std::vector<std::string> value_names(const RankProgram& rank);
 
 // "forward of block 0 mlp, micro-batch 1", for people.

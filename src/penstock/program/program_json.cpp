@@ -95,12 +95,19 @@ std::string print(const Program& program) {
   for (const RankProgram& rank : program.ranks) {
     ranks.push_back(print_rank(program, rank));
   }
+  const std::string updates = program.updates == 1 && !program.mixes_weights
+                                  ? ""
+                                  : cat(",\n\"updates\":",
+                                        program.updates,
+                                        ",\n\"mixes_weights\":",
+                                        program.mixes_weights ? "true" : "false");
   return cat("{\"",
              kVersionKey,
              "\":",
              kProgramVersion,
              ",\n\"micro_batches\":",
              program.micro_batches,
+             updates,
              ",\n\"layers\":",
              print_lines(layers),
              ",\n\"ranks\":",
@@ -117,8 +124,15 @@ class JsonParser {
     require(root.is_object(), "the file", root, "an object");
     // First, for a later version may have other keys.
     reader_.read_version(number(kVersionKey, member(root, kVersionKey)));
-    check_keys("a program", root, {kVersionKey, "micro_batches", "layers", "ranks"});
+    check_keys("a program",
+               root,
+               {kVersionKey, "micro_batches", "updates", "mixes_weights", "layers", "ranks"});
     reader_.read_micro_batches(number("micro_batches", member(root, "micro_batches")));
+    if (root.contains("updates") || root.contains("mixes_weights")) {
+      const json& mixes = member(root, "mixes_weights");
+      require(mixes.is_boolean(), "mixes_weights", mixes, "true or false");
+      reader_.read_updates(number("updates", member(root, "updates")), mixes.get<bool>());
+    }
     for (const json& layer : list("layers", member(root, "layers"))) {
       reader_.set_place(cat(origin_, ": layer ", reader_.program().layers.size()));
       read_layer(layer);

@@ -35,7 +35,8 @@ constexpr std::array kOps = {Op::Clear,
                              Op::Send,
                              Op::Receive,
                              Op::Drop,
-                             Op::Step};
+                             Op::Step,
+                             Op::Stash};
 
 constexpr unsigned bit(Op op) {
   return 1U << static_cast<unsigned>(op);
@@ -46,7 +47,7 @@ constexpr unsigned kTransfer = kSend | kReceive;
 constexpr unsigned kLayered =
     bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
 constexpr unsigned kWorking = kLayered | bit(Op::Loss);
-constexpr unsigned kPlaced = kWorking | bit(Op::Clear) | bit(Op::Step) | kTransfer;
+constexpr unsigned kPlaced = kWorking | bit(Op::Clear) | bit(Op::Step) | bit(Op::Stash) | kTransfer;
 constexpr unsigned kAll = kPlaced | bit(Op::Drop);
 
 struct FieldRule {
@@ -62,7 +63,7 @@ constexpr std::array kFields = {
     FieldRule{"mb", FieldType::Integer, kWorking | kTransfer, kWorking | kTransfer},
     FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
     FieldRule{"reads", FieldType::Names, kAll & ~kReceive, kWorking | kSend},
-    FieldRule{"makes", FieldType::Sizes, kAll & ~kSend, kWorking | kReceive},
+    FieldRule{"makes", FieldType::Sizes, kAll & ~kSend, kWorking | kReceive | bit(Op::Stash)},
     FieldRule{"frees", FieldType::Names, kAll, kWorking | bit(Op::Drop)},
     FieldRule{"on", FieldType::Word, kAll, kPlaced},
     FieldRule{"seconds", FieldType::Number, kAll & ~kReceive, kPlaced & ~kReceive},
@@ -119,7 +120,8 @@ std::optional<ValueKind> take_kind(std::string_view& text) {
                                   std::pair{"s", ValueKind::Saved},
                                   std::pair{"d", ValueKind::Gradient},
                                   std::pair{"t", ValueKind::Targets},
-                                  std::pair{"w", ValueKind::WeightWork}};
+                                  std::pair{"w", ValueKind::WeightWork},
+                                  std::pair{"v", ValueKind::Weights}};
   for (const auto& [letter, kind] : letters) {
     if (take(text, letter)) {
       return kind;
@@ -134,7 +136,8 @@ std::optional<ValueName> parse_value_name(std::string_view text, int32_t loss_in
   if (!kind) {
     return std::nullopt;
   }
-  const auto layer = *kind == ValueKind::Targets ? loss_index : take_number(text);
+  const bool has_layer = *kind != ValueKind::Targets && *kind != ValueKind::Weights;
+  const auto layer = has_layer ? take_number(text) : loss_index;
   const bool has_dot = take(text, ".");
   const auto micro_batch = take_number(text);
   const std::string_view first = whole.substr(0, whole.size() - text.size());
@@ -260,6 +263,17 @@ void ProgramReader::read_version(std::string_view version) const {
 void ProgramReader::read_micro_batches(std::string_view number) {
   program_.micro_batches = count("micro-batches", number, 1);
   check_extent();
+}
+
+void ProgramReader::read_updates(std::string_view number, bool mixes_weights) {
+  program_.updates = count("updates", number, 1);
+  if (program_.micro_batches % program_.updates != 0) {
+    fail(cat(program_.updates,
+             " updates do not divide ",
+             program_.micro_batches,
+             " micro-batches; every update takes as many"));
+  }
+  program_.mixes_weights = mixes_weights;
 }
 
 void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& ways) {
@@ -537,7 +551,8 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
 Value ProgramReader::new_value(const std::string& name) const {
   const auto parsed = parse_value_name(name, program_.loss_index());
   if (!parsed) {
-    fail(cat("value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, w3.0, t.0 or x3.0#2"));
+    fail(cat(
+        "value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2"));
   }
   const bool is_of_a_layer =
       parsed->kind == ValueKind::Saved || parsed->kind == ValueKind::WeightWork;

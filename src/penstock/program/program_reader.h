@@ -47,6 +47,7 @@ class ProgramReader {
   void check_size(size_t bytes) const;
   void read_version(std::string_view version) const;
   void read_micro_batches(std::string_view number);
+  void read_updates(std::string_view number, bool mixes_weights);  // after the micro-batches
   void read_layer(const std::string& name, const std::vector<std::string>& ways);
   void read_rank(std::string_view limit);
   void read_resident(const std::string& name, std::string_view size);

@@ -41,6 +41,10 @@ std::string print_rank(const Program& program, const RankProgram& rank) {
 std::string print(const Program& program) {
   std::string out =
       cat("penstock-program ", kProgramVersion, "\nmicro-batches ", program.micro_batches, "\n");
+  if (program.updates > 1 || program.mixes_weights) {
+    const char* weights = program.mixes_weights ? "mixed" : "kept";
+    out += cat("updates ", program.updates, " weights=", weights, "\n");
+  }
   for (size_t i = 0; i < program.layers.size(); ++i) {
     const LayerInfo& layer = program.layers[i];
     out += cat("layer ", i, " ", spell_text(layer.name));
@@ -178,6 +182,8 @@ class TextParser {
       require_form(words, "ww", "micro-batches 4");
       advance(first, part_ == Part::Version, Part::Layers);
       reader_.read_micro_batches(words[1]);
+    } else if (first == "updates") {
+      read_updates(words);
     } else if (first == "layer") {
       read_layer(words);
     } else if (first == "rank") {
@@ -197,6 +203,20 @@ class TextParser {
     }
   }
 
+  void read_updates(const Words& words) {
+    constexpr const char* example = "updates 4 weights=kept";
+    require_form(words, "www", example);
+    const bool is_in_place =
+        part_ == Part::Layers && reader_.program().layers.empty() && !has_updates_;
+    advance("updates", is_in_place, Part::Layers);
+    has_updates_ = true;
+    const std::string_view weights = option(words[2], "weights", example);
+    if (weights != "kept" && weights != "mixed") {
+      reader_.fail_unknown("weights", weights, {"kept", "mixed"});
+    }
+    reader_.read_updates(words[1], weights == "mixed");
+  }
+
   void read_layer(const Words& words) {
     constexpr const char* example = "layer 0 \"name\" ways=all";
     require_form(words, "wwqw", example);
@@ -214,8 +234,8 @@ class TextParser {
   }
 
   void read_instruction(const Words& words) {
-    const Op op =
-        reader_.read_op(words[0], {"micro-batches", "layer", "rank", "resident", "given"});
+    const Op op = reader_.read_op(
+        words[0], {"micro-batches", "updates", "layer", "rank", "resident", "given"});
     advance(words[0], part_ >= Part::Rank, Part::Instructions);
     std::vector<Field> fields;
     for (size_t i = 1; i < words.size(); ++i) {
@@ -258,8 +278,9 @@ class TextParser {
     if (!is_in_place) {
       reader_.fail(
           cat(word,
-              " is out of place; the order is penstock-program, micro-batches, layers, and "
-              "for each rank: rank, residents and given values, instructions"));
+              " is out of place; the order is penstock-program, micro-batches, updates (of an "
+              "asynchronous pipeline), layers, and for each rank: rank, residents and given "
+              "values, instructions"));
     }
     part_ = next;
   }
@@ -268,6 +289,7 @@ class TextParser {
   const std::string& origin_;
   int64_t line_number_ = 1;
   Part part_ = Part::Nothing;
+  bool has_updates_ = false;
   ProgramReader reader_;
 };
 

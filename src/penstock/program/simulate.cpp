@@ -112,12 +112,16 @@ class RankRun {
   RankRun(const Program& program, int32_t number, Messages& messages)
       : rank_(program.ranks[static_cast<size_t>(number)]),
         number_(number),
+        steps_together_(program.updates == 1),
         messages_(messages),
         lives_(rank_),
         sends_of_(rank_.values.size()) {}
 
   bool is_done() const { return next_ == rank_.instructions.size(); }
-  bool is_at_step() const { return !is_done() && rank_.instructions[next_].op == Op::Step; }
+  // Where it waits for the other ranks.
+  bool is_at_step() const {
+    return steps_together_ && !is_done() && rank_.instructions[next_].op == Op::Step;
+  }
   double compute_free_at() { return free_at_[{}]; }
 
   // Runs what can run; whether anything did. A step runs only where `step_from` says when all ranks
@@ -231,6 +235,7 @@ class RankRun {
 
   const RankProgram& rank_;
   const int32_t number_;
+  const bool steps_together_;
   Messages& messages_;
   size_t next_ = 0;
   Lives lives_;

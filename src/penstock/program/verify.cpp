@@ -46,6 +46,7 @@ class RankCheck {
         names_(value_names(rank_)),
         maker_(rank_.values.size(), kNobody),
         freed_at_(rank_.values.size(), kNobody),
+        versions_(backwards.inputs.size(), kNoVersion),
         backwards_(backwards) {}
 
   Peak run() {
@@ -65,6 +66,7 @@ class RankCheck {
  private:
   static constexpr int32_t kNobody = -2;
   static constexpr int32_t kGiven = -1;
+  static constexpr int32_t kNoVersion = -1;
 
   template <typename... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
@@ -174,7 +176,8 @@ class RankCheck {
     switch (instruction.op) {
       case Op::Clear:
         check_touches_no_values(instruction);
-        if (clears_++ > 0) {
+        check_comes_before_last_step();
+        if (clears_++ > steps_) {
           refuse("the gradients are cleared a second time");
         }
         if (contributions_ > 0) {
@@ -205,11 +208,15 @@ class RankCheck {
         return;
       case Op::Step:
         check_touches_no_values(instruction);
-        if (steps_++ > 0) {
-          refuse("a second step");
+        if (steps_ >= program_.updates) {
+          refuse(program_.updates == 1 ? "a second step" : "more steps than updates");
         }
         check_gradients_complete();
+        ++steps_;
+        contributions_ = 0;
         return;
+      case Op::Stash:
+        return check_stash(instruction);
     }
     refuse("no such operation");
   }
@@ -250,12 +257,69 @@ class RankCheck {
     }
   }
 
+  // A copy is of the weights as they are.
+  void check_stash(const Instruction& instruction) const {
+    check_counts(instruction, 0, 1);
+    check_comes_before_last_step();
+    const Value& copy = value(instruction.makes[0]);
+    if (copy.kind != ValueKind::Weights || copy.micro_batch != steps_) {
+      refuse(
+          "makes ", name(instruction.makes[0]), " of weights that have had ", steps_, " updates");
+    }
+  }
+
+  // The updates that the weights of a forward, loss or backward have had.
+  int32_t weights_version(const Instruction& instruction) const {
+    int32_t version = kNoVersion;
+    for (const ValueId id : instruction.reads) {
+      if (value(id).kind == ValueKind::Weights) {
+        if (version != kNoVersion) {
+          refuse("reads two versions of the weights");
+        }
+        version = value(id).micro_batch;
+      }
+    }
+    return version == kNoVersion ? steps_ : version;
+  }
+  size_t weights_read(const Instruction& instruction) const {
+    return static_cast<size_t>(
+        std::count_if(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
+          return value(id).kind == ValueKind::Weights;
+        }));
+  }
+
+  // All that is done with a micro-batch at a layer is done with the same weights.
+  void check_version(const Instruction& instruction, int32_t layer) {
+    const int32_t version = weights_version(instruction);
+    int32_t& first = versions_[backwards_.index(layer, instruction.micro_batch)];
+    if (first == kNoVersion) {
+      first = version;
+    } else if (first != version && !program_.mixes_weights) {
+      refuse("works with weights after ",
+             version,
+             " updates, and the micro-batch went forward with those after ",
+             first);
+    }
+  }
+
+  // The gradients that an update takes are those of its micro-batches alone.
+  void contribute(const Instruction& instruction) {
+    if (const int32_t update = program_.update_of(instruction.micro_batch); update != steps_) {
+      refuse("adds to the gradients of update ", steps_, "; the micro-batch is of update ", update);
+    }
+    ++contributions_;
+  }
+
   void check_micro_batch(const Instruction& instruction) const {
     if (instruction.micro_batch < 0 || instruction.micro_batch >= program_.micro_batches) {
       refuse("there is no micro-batch ", instruction.micro_batch);
     }
-    if (steps_ > 0) {
-      refuse("comes after the step");
+    check_comes_before_last_step();
+  }
+
+  void check_comes_before_last_step() const {
+    if (steps_ >= program_.updates) {
+      refuse("comes after the ", program_.updates == 1 ? "" : "last ", "step");
     }
   }
 
@@ -307,16 +371,18 @@ class RankCheck {
 
   void check_forward(const Instruction& instruction) {
     own(backwards_.rank_of[static_cast<size_t>(instruction.layer)]);
+    check_version(instruction, instruction.layer);
+    const size_t reads = 1 + weights_read(instruction);
     read_of(instruction, ValueKind::Activation, instruction.layer);
     if (instruction.keep == kKeepNothing) {
-      check_counts(instruction, 1, 1);
+      check_counts(instruction, reads, 1);
       made_of(instruction, ValueKind::Activation, instruction.layer + 1);
       return;
     }
     made_of(instruction, ValueKind::Saved, instruction.layer);
     // Run again for its backward alone, it may leave out an output that backward does not need.
     const bool leaves_output_out = instruction.makes.size() == 1 && !way(instruction).needs_output;
-    check_counts(instruction, 1, leaves_output_out ? 1 : 2);
+    check_counts(instruction, reads, leaves_output_out ? 1 : 2);
     if (!leaves_output_out) {
       made_of(instruction, ValueKind::Activation, instruction.layer + 1);
     }
@@ -324,13 +390,14 @@ class RankCheck {
 
   void check_loss(const Instruction& instruction) {
     const int32_t last = program_.loss_index();
-    check_counts(instruction, 2, last > 0 ? 1 : 0);
+    check_counts(instruction, 2 + weights_read(instruction), last > 0 ? 1 : 0);
     read_of(instruction, ValueKind::Activation, last);
     read_of(instruction, ValueKind::Targets, last);
     if (last > 0) {
       made_of(instruction, ValueKind::Gradient, last);
+      check_version(instruction, last - 1);
     }
-    ++contributions_;
+    contribute(instruction);
     if (backwards_.losses[static_cast<size_t>(instruction.micro_batch)]++ > 0) {
       refuse("a second loss of this micro-batch");
     }
@@ -342,8 +409,9 @@ class RankCheck {
     const int32_t forward = maker_[static_cast<size_t>(saved)];
     const Way& kept = way(rank_.instructions[static_cast<size_t>(forward)]);
     const bool is_half = instruction.op == Op::BackwardInput;
+    check_version(instruction, instruction.layer);
     check_counts(instruction,
-                 kept.needs_output ? 4 : 3,
+                 (kept.needs_output ? 4 : 3) + weights_read(instruction),
                  static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half));
     read_of(instruction, ValueKind::Activation, instruction.layer);
     read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
@@ -360,7 +428,7 @@ class RankCheck {
     if (is_half) {
       made_of(instruction, ValueKind::WeightWork, instruction.layer);
     } else {
-      ++contributions_;
+      contribute(instruction);
       ++backwards_.weights[index];
     }
     if (backwards_.inputs[index]++ > 0) {
@@ -372,7 +440,8 @@ class RankCheck {
   void check_backward_weight(const Instruction& instruction) {
     check_counts(instruction, 1, 0);
     read_of(instruction, ValueKind::WeightWork, instruction.layer);
-    ++contributions_;
+    check_version(instruction, instruction.layer);
+    contribute(instruction);
     if (backwards_.weights[backwards_.index(instruction.layer, instruction.micro_batch)]++ > 0) {
       refuse("a second weight half of this layer and micro-batch");
     }
@@ -387,11 +456,13 @@ class RankCheck {
   }
 
   void check_gradients_complete() const {
-    if (clears_ == 0) {
+    if (clears_ <= steps_) {
       refuse("the gradients were never cleared");
     }
     const bool is_alone = program_.ranks.size() == 1;
-    for (int32_t micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+    const int32_t count = program_.micro_batches / program_.updates;
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t micro_batch = steps_ * count + i;
       if ((is_alone || backwards_.loss_rank == number_) &&
           backwards_.losses[static_cast<size_t>(micro_batch)] == 0) {
         refuse("the loss of micro-batch ", micro_batch, " is missing");
@@ -468,8 +539,10 @@ class RankCheck {
         refuse(names_[i], ", ", made_by(id), ", is never freed");
       }
     }
-    if (steps_ == 0) {
-      refuse("there is no step");
+    if (steps_ < program_.updates) {
+      refuse(program_.updates == 1
+                 ? "there is no step"
+                 : cat("there are ", steps_, " steps for ", program_.updates, " updates"));
     }
   }
 
@@ -479,6 +552,7 @@ class RankCheck {
   const std::vector<std::string> names_;
   int32_t at_ = -1;
   std::vector<int32_t> maker_, freed_at_;  // per value: instruction, or kNobody
+  std::vector<int32_t> versions_;          // by layer and micro-batch: updates of its weights
   Backwards& backwards_;
   int32_t clears_ = 0, steps_ = 0, contributions_ = 0;
   int64_t live_bytes_ = 0;
@@ -504,6 +578,14 @@ Verdict verify(const Program& program) {
   Verdict verdict;
   if (program.ranks.empty()) {
     verdict.violation = Violation{.text = "the program has no rank"};
+  }
+  if (program.updates < 1 || program.micro_batches % program.updates != 0) {
+    verdict.violation = Violation{.text = cat("the program: ",
+                                              program.updates,
+                                              " updates of ",
+                                              program.micro_batches,
+                                              " micro-batches")};
+    return verdict;
   }
   try {
     Backwards backwards(program);

@@ -177,7 +177,7 @@ class Run {
     return next_[static_cast<size_t>(place.rank)] >= place.instruction;
   }
   bool is_at_step(int32_t rank) const {
-    return !is_done(rank) && at(program_, here(rank)).op == Op::Step;
+    return program_.updates == 1 && !is_done(rank) && at(program_, here(rank)).op == Op::Step;
   }
 
   // The instruction of another rank that must have run before this rank can go on, or kNobody.
@@ -198,7 +198,7 @@ class Run {
         }
       }
     }
-    if (instruction.op == Op::Step) {
+    if (is_at_step(rank)) {
       for (int32_t other = 0; other < num_ranks(); ++other) {
         if (!is_at_step(other)) {
           return is_done(other) ? kNobody : here(other);

@@ -10,7 +10,8 @@
 namespace penstock::program {
 
 // For programs whose ranks are sound one by one. A send waits for nobody, but what frees the value
-// waits until the peer has received it; a receive waits for its send; a step waits for all ranks.
+// waits until the peer has received it; a receive waits for its send; a step waits for all ranks,
+// unless the program has several.
 // Who waits for whom does not depend on how fast anyone is, so one run in any order answers for all.
 std::optional<Violation> find_endless_wait(const Program& program);
 

@@ -21,13 +21,14 @@ struct Gpt2Size {
   int64_t width = 0;
   int64_t context = 0;
   int64_t vocabulary = 0;
+  bool is_tied = true;  // the head shares the token embedding's table
 };
 
-// The head shares the token embedding's.
 int64_t gpt2_parameters(const Gpt2Size& size);
 
-// 6 N + 12 L d T: forward and backward, with all parameters in N, and with attention counted in
-// full although half of it is masked. Recomputation does not count.
+// 6 N + 12 L d T: forward and backward, with all parameters in N, a token embedding's table that is
+// not the head's left out, for nothing is multiplied by it; and with attention counted in full
+// although half of it is masked. Recomputation does not count.
 double gpt2_flop_per_token(const Gpt2Size& size);
 
 struct StepFigures {

@@ -111,10 +111,11 @@ double optimizer_bytes(const Sizes& s) {
   return s.parameters * (7 * kFloatBytes + copy);
 }
 
-// Gradients that are added to, and so begin at zero: of biases, norms and positions. A matrix's is
-// overwritten.
-double cleared_bytes(const Sizes& s) {
-  return kFloatBytes * s.width * (13 * s.layers + 2 + s.context);
+// Gradients that are added to, and so begin at zero: of biases, norms, positions, and of a token
+// embedding that is not the head's. A matrix's is overwritten.
+double cleared_bytes(const Sizes& s, bool is_tied) {
+  const double rows = s.context + (is_tied ? 0 : s.vocabulary);
+  return kFloatBytes * s.width * (13 * s.layers + 2 + rows);
 }
 
 struct GroupOfName {
@@ -223,7 +224,7 @@ std::vector<StepWork> gpt2_work(const Gpt2Step& step, const DeviceRates& rates) 
   add_bytes(kEmbedding, embedding_bytes(s));
   add_bytes(kGradientNorm, s.parameters * kFloatBytes);
   add_bytes(kOptimizer, optimizer_bytes(s));
-  add_bytes(kCopies, cleared_bytes(s));
+  add_bytes(kCopies, cleared_bytes(s, step.size.is_tied));
   add_bytes(kOther, 0);
   return work;
 }

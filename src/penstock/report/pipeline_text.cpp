@@ -45,6 +45,29 @@ size_t tightest_rank(const plan::PipelineResult& result) {
       result.least_bytes.begin());
 }
 
+std::string list_text(const std::vector<int32_t>& numbers) {
+  std::vector<std::string> words;
+  for (const int32_t number : numbers) {
+    words.push_back(cat(number));
+  }
+  return join(words, ", ");
+}
+
+// What an asynchronous schedule does to the numbers.
+std::string delay_text(const plan::PipelineResult& result) {
+  if (!schedule::is_asynchronous(result.kind)) {
+    return "";
+  }
+  const schedule::Schedule& schedule = result.pipeline.schedule;
+  return cat("; asynchronous: gradients are late by up to ",
+             list_text(schedule::most_delayed(schedule)),
+             " updates (by rank), ",
+             list_text(schedule::most_versions(schedule)),
+             " versions of the weights, drained every ",
+             schedule.updates,
+             " updates");
+}
+
 }  // namespace
 
 std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_bytes) {
@@ -53,9 +76,10 @@ std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_byte
              " on ",
              result.pipeline.schedule.ranks(),
              " ranks, ",
-             result.pipeline.schedule.micro_batches,
+             result.pipeline.schedule.micro_batches / result.pipeline.schedule.updates,
              " micro-batches, ",
              cuts_text(result.pipeline),
+             delay_text(result),
              "; ",
              result.recomputed_forwards,
              " forwards run again; peak ",

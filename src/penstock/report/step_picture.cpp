@@ -30,6 +30,7 @@ constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"drop", "#c4c9d0", "#14181d"},
     {"send", "#44566c", "#ffffff"},
     {"receive", "#8ba0b8", "#10181f"},
+    {"stash", "#8c7a5b", "#ffffff"},
 }};
 
 void check_timeline(const program::Program& program, const program::Timeline& timeline) {
@@ -93,6 +94,8 @@ BarKind other_kind(Op op) {
       return BarKind::Clear;
     case Op::Drop:
       return BarKind::Drop;
+    case Op::Stash:
+      return BarKind::Stash;
   }
   throw InternalError("no such instruction");
 }
@@ -166,7 +169,7 @@ bool is_low_lane(program::Resource resource) {
          resource.kind == program::ResourceKind::Inlet;
 }
 
-double computing_share(const StepPicture& picture, const program::Timeline& timeline) {
+double computing_share(const program::Timeline& timeline) {
   double seconds = 0;
   for (const program::RankTimeline& rank : timeline.ranks) {
     seconds += rank.compute_seconds();

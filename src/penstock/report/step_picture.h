@@ -38,9 +38,10 @@ enum class BarKind {
   Clear,
   Drop,
   Send,
-  Receive
+  Receive,
+  Stash
 };
-inline constexpr size_t kNumBarKinds = 12;
+inline constexpr size_t kNumBarKinds = 13;
 
 struct BarStyle {
   std::string_view name, fill, text_fill;
@@ -64,7 +65,7 @@ std::string lane_name(const program::Program& program, size_t rank, program::Res
 bool is_low_lane(program::Resource resource);
 
 // The part of the ranks' time in which they compute; the rest is waiting. 0 for a step of no time.
-double computing_share(const StepPicture& picture, const program::Timeline& timeline);
+double computing_share(const program::Timeline& timeline);
 
 // The name of a way of keeping, for a Forward; "nothing" for none.
 std::string keep_name(const program::Program& program, const program::Instruction& instruction);

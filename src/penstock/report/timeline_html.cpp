@@ -54,8 +54,17 @@ json kinds_json() {
 json ops_json() {
   using enum program::Op;
   json names = json::array();
-  for (const program::Op op :
-       {Clear, Forward, Loss, Backward, BackwardInput, BackwardWeight, Send, Receive, Drop, Step}) {
+  for (const program::Op op : {Clear,
+                               Forward,
+                               Loss,
+                               Backward,
+                               BackwardInput,
+                               BackwardWeight,
+                               Send,
+                               Receive,
+                               Drop,
+                               Step,
+                               Stash}) {
     names[static_cast<size_t>(op)] = program::op_name(op);
   }
   return names;
@@ -190,9 +199,9 @@ json rank_json(const StepPicture& picture, size_t index) {
 }
 
 json computing_json(const StepPicture& picture) {
-  json share = {{"predicted", computing_share(picture, picture.predicted)}};
+  json share = {{"predicted", computing_share(picture.predicted)}};
   if (picture.measured != nullptr) {
-    share["measured"] = computing_share(picture, *picture.measured);
+    share["measured"] = computing_share(*picture.measured);
   }
   return share;
 }

@@ -195,7 +195,10 @@ std::string percent_text(double share) {
 }
 
 std::string summary(const StepPicture& picture) {
-  std::string text = cat("step ", format_seconds(picture.predicted.seconds), " predicted");
+  const int32_t updates = picture.program.updates;
+  std::string text = cat(updates == 1 ? "step " : cat(updates, " updates (black lines) in "),
+                         format_seconds(picture.predicted.seconds),
+                         " predicted");
   if (picture.measured != nullptr) {
     text += cat(", ",
                 format_seconds(picture.measured->seconds),
@@ -204,9 +207,9 @@ std::string summary(const StepPicture& picture) {
                 ")");
   }
   if (picture.program.ranks.size() > 1) {
-    text += cat("; ranks compute ", percent_text(computing_share(picture, picture.predicted)));
+    text += cat("; ranks compute ", percent_text(computing_share(picture.predicted)));
     if (picture.measured != nullptr) {
-      text += cat(" (", percent_text(computing_share(picture, *picture.measured)), " measured)");
+      text += cat(" (", percent_text(computing_share(*picture.measured)), " measured)");
     }
     text += " of the time";
   }
@@ -249,6 +252,28 @@ std::string lane_label(const StepPicture& picture, const Layout& layout, const L
   return lane_name(picture.program, lane.rank, lane.resource);
 }
 
+// Where a rank of an asynchronous pipeline moves its weights: what tells these schedules from others,
+// and may take next to no time.
+std::string updates_svg(const StepPicture& picture, const Layout& layout, const Lane& lane) {
+  std::string out;
+  if (picture.program.updates == 1 || lane.resource != program::Resource{}) {
+    return out;
+  }
+  const program::Timeline& own = lane.is_measured ? *picture.measured : picture.predicted;
+  const std::vector<program::Instruction>& list = picture.program.ranks[lane.rank].instructions;
+  for (const program::Span& span : own.ranks[lane.rank].spans) {
+    if (list[static_cast<size_t>(span.instruction)].op == program::Op::Step) {
+      const double x = layout.pixel_x(span.end);
+      out += svg_line(x,
+                      lane.top - 3,
+                      x,
+                      lane.top + lane.height + 3,
+                      cat("stroke=\"", kInk, "\" stroke-width=\"2\""));
+    }
+  }
+  return out;
+}
+
 std::string lane_svg(const StepPicture& picture, const Layout& layout, const Lane& lane) {
   const program::RankProgram& rank = picture.program.ranks[lane.rank];
   const program::Timeline* own = lane.is_measured ? picture.measured : &picture.predicted;
@@ -278,7 +303,8 @@ std::string lane_svg(const StepPicture& picture, const Layout& layout, const Lan
              svg_pixels(lane.top),
              ")\">\n",
              bars_svg(bars),
-             "</g>\n");
+             "</g>\n") +
+         updates_svg(picture, layout, lane);
 }
 
 std::string time_axis_svg(const Layout& layout) {

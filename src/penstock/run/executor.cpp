@@ -1,6 +1,7 @@
 #include "penstock/run/executor.h"
 
 #include <cstring>
+#include <set>
 
 #include <ATen/ATen.h>
 
@@ -26,14 +27,19 @@ struct Executor::Step {
   std::vector<Slot> slots;
   std::vector<model::Loss::Result> losses;  // by micro-batch; their gradients have moved on
   int64_t samples_each = 0;
-  double scale = 1;  // of each target's loss in the mean
+  int64_t micro_batches_each = 1;   // of an update
+  std::vector<double> scales = {};  // of each target's loss in the mean, by update
+  model::Tensors old_weights = {};  // of the layer at work, where it works with a copy
 
+  double scale_of(const Instruction& instruction) const {
+    return scales[static_cast<size_t>(instruction.micro_batch / micro_batches_each)];
+  }
   Slot& slot(ValueId id) { return slots[static_cast<size_t>(id)]; }
   const Slot& slot(ValueId id) const { return slots[static_cast<size_t>(id)]; }
 
   model::Pass pass(const Instruction& instruction) const {
     return {.seed = input.seed,
-            .step = input.step,
+            .step = input.step + instruction.micro_batch / micro_batches_each,
             .first_sample = input.first_sample + instruction.micro_batch * samples_each,
             .layer = instruction.layer};
   }
@@ -59,6 +65,22 @@ int64_t channel_number(const program::Value& value) {
                                            : comm::activation_channel(value.layer);
 }
 
+// What goes from which rank to which, at all of them.
+std::vector<Route> routes_of(const program::Program& program) {
+  std::set<Route> routes;
+  for (size_t from = 0; from < program.ranks.size(); ++from) {
+    const program::RankProgram& rank = program.ranks[from];
+    for (const Instruction& instruction : rank.instructions) {
+      if (instruction.op == Op::Send) {
+        routes.insert({static_cast<int32_t>(from),
+                       instruction.resource.index,
+                       channel_number(rank.values[static_cast<size_t>(instruction.reads[0])])});
+      }
+    }
+  }
+  return {routes.begin(), routes.end()};
+}
+
 }  // namespace
 
 Executor::Executor(const program::Program& program,
@@ -79,6 +101,9 @@ Executor::Executor(const program::Program& program,
     : program_(program),
       group_(group),
       rank_(sound_rank(program, group)),
+      transfers_(group == nullptr
+                     ? nullptr
+                     : make_transfers(*group, parameters.device(), routes_of(program))),
       chain_(chain),
       parameters_(parameters),
       stopwatch_(device::make_stopwatch(parameters.device().where)) {
@@ -98,14 +123,17 @@ double Executor::run(const StepInput& input, const Update& update) {
       " samples for a program of ",
       program_.micro_batches,
       " micro-batches");
-  const int64_t count = chain_.loss().count(input.targets);
-  PENSTOCK_CHECK(count > 0, "no target of the batch counts");
   Step step{.input = input,
             .update = update,
             .slots = std::vector<Slot>(rank_.values.size()),
             .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
-            .scale = 1.0 / static_cast<double>(count)};
+            .micro_batches_each = program_.micro_batches / program_.updates};
+  for (const at::Tensor& targets : input.targets.chunk(program_.updates)) {
+    const int64_t count = chain_.loss().count(targets);
+    PENSTOCK_CHECK(count > 0, "no target of the batch counts");
+    step.scales.push_back(1.0 / static_cast<double>(count));
+  }
   find_shapes(input, step.samples_each);
   memory::refuse_over_limit([&] { give_inputs(step); });
   // Everything up to the update can be recorded; the update's settings change from step to step.
@@ -119,11 +147,18 @@ double Executor::run(const StepInput& input, const Update& update) {
   has_run_ = true;
   finish_record();
   // In the order of the micro-batches, whatever order they ran in.
-  double loss = 0;
-  for (const model::Loss::Result& one : step.losses) {
-    loss += one.pending_sum == nullptr ? one.sum : *one.pending_sum;
+  losses_.assign(static_cast<size_t>(program_.updates), 0);
+  for (size_t i = 0; i < step.losses.size(); ++i) {
+    const model::Loss::Result& one = step.losses[i];
+    losses_[static_cast<size_t>(program_.update_of(static_cast<int32_t>(i)))] +=
+        one.pending_sum == nullptr ? one.sum : *one.pending_sum;
   }
-  return loss * step.scale;
+  double mean = 0;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    losses_[i] *= step.scales[i];
+    mean += losses_[i] / static_cast<double>(losses_.size());
+  }
+  return mean;
 }
 
 // What comes from a peer is of the shape that its layer would have made.
@@ -174,7 +209,8 @@ at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
 }
 
 bool Executor::run_recorded(Step& step) {
-  const double scale = step.scale * step.input.loss_scale;
+  PENSTOCK_CHECK(program_.updates == 1, "a step with several updates is not recorded");
+  const double scale = step.scales[0] * step.input.loss_scale;
   if (!graph_ || graph_scale_ != scale) {
     graph_.reset();
     graph_ = device::make_step_graph(parameters_.device());
@@ -236,6 +272,7 @@ void Executor::run_instructions(size_t first, size_t end, Step& step) {
     } catch (const memory::LimitError& error) {
       fail_limit(index, error.what());
     }
+    step.old_weights.clear();  // views, which would hold a copy that is freed below
     if (watcher_) {
       show_made(index, step);
     }
@@ -302,6 +339,9 @@ void Executor::execute(const Instruction& instruction, Step& step) {
     case Op::Step:
       parameters_.complete_gradients();
       return step.update();
+    case Op::Stash:
+      step.slot(instruction.makes[0]).tensors = parameters_.copy_weights();
+      return;
   }
 }
 
@@ -313,6 +353,16 @@ ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t 
     }
   }
   return -1;
+}
+
+// The newest, or a copy that the instruction reads.
+model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
+  const ValueId copy = find(instruction.reads, ValueKind::Weights, program_.loss_index());
+  if (copy < 0) {
+    return parameters_.weights_of(layer);
+  }
+  step.old_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
+  return step.old_weights;
 }
 
 void Executor::forward(const Instruction& instruction, Step& step) {
@@ -327,7 +377,7 @@ void Executor::forward(const Instruction& instruction, Step& step) {
     kept->without_output = output < 0;
   }
   model::Tensors made = chain_.layer(layer).forward(
-      parameters_.weights_of(layer), input.tensors, step.pass(instruction), kept);
+      weights_for(instruction, layer, step), input.tensors, step.pass(instruction), kept);
   if (output >= 0) {
     step.slot(output).tensors = std::move(made);
   }
@@ -337,11 +387,12 @@ void Executor::loss(const Instruction& instruction, Step& step) {
   const int32_t last = program_.loss_index();
   const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, last));
   const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
-  model::Loss::Result result = chain_.loss().backward(parameters_.weights_of(last),
-                                                      parameters_.gradients_of(last),
-                                                      input.tensors[0],
-                                                      targets.tensors[0],
-                                                      step.scale * step.input.loss_scale);
+  model::Loss::Result result =
+      chain_.loss().backward(weights_for(instruction, last, step),
+                             parameters_.gradients_of(last),
+                             input.tensors[0],
+                             targets.tensors[0],
+                             step.scale_of(instruction) * step.input.loss_scale);
   step.slot(instruction.makes[0]).tensors = {std::move(result.input_gradient)};
   step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
@@ -354,7 +405,7 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   const ValueId made = find(instruction.makes, ValueKind::Gradient, layer);
   model::Tensors input_gradient;
   if (instruction.op == Op::Backward) {
-    input_gradient = chain_.layer(layer).backward(parameters_.weights_of(layer),
+    input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
                                                   parameters_.gradients_of(layer),
                                                   input.tensors,
                                                   std::move(saved.saved),
@@ -362,7 +413,7 @@ void Executor::backward(const Instruction& instruction, Step& step) {
                                                   step.pass(instruction));
   } else {
     const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
-    input_gradient = chain_.layer(layer).backward_input(parameters_.weights_of(layer),
+    input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
                                                         parameters_.gradients_of(layer),
                                                         input.tensors,
                                                         std::move(saved.saved),
@@ -382,38 +433,54 @@ void Executor::backward_weight(const Instruction& instruction, Step& step) {
                                       std::move(step.slot(instruction.reads[0]).work));
 }
 
+// What travels between ranks: the tensor itself, and what a layer hands on beside a gradient.
+std::vector<model::TensorShape> Executor::shapes_of(const program::Value& value) const {
+  std::vector<model::TensorShape> shapes{shapes_[static_cast<size_t>(value.layer)]};
+  if (value.kind == ValueKind::Gradient && value.layer < chain_.size()) {
+    for (const model::TensorShape& shape : chain_.layer(value.layer).beside_gradient()) {
+      shapes.push_back(shape);
+    }
+  }
+  return shapes;
+}
+
 void Executor::send(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.reads[0];
+  const program::Value& value = rank_.values[static_cast<size_t>(id)];
   Slot& slot = step.slot(id);
-  at::Tensor& tensor = slot.tensors[0];
-  tensor = tensor.contiguous();
-  slot.ticket = group_->send(instruction.resource.index,
-                             channel_number(rank_.values[static_cast<size_t>(id)]),
-                             tensor.const_data_ptr(),
-                             static_cast<int64_t>(tensor.nbytes()));
+  const size_t count = shapes_of(value).size();
+  PENSTOCK_CHECK(slot.tensors.size() >= count,
+                 slot.tensors.size(),
+                 " tensors to send, and the peer expects ",
+                 count);
+  for (size_t i = 0; i < count; ++i) {
+    at::Tensor& tensor = slot.tensors[i];
+    tensor = tensor.contiguous();
+    slot.sent.push_back(
+        transfers_->send(instruction.resource.index, channel_number(value), tensor));
+  }
 }
 
 void Executor::receive(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.makes[0];
   const program::Value& value = rank_.values[static_cast<size_t>(id)];
-  const model::TensorShape& shape = shapes_[static_cast<size_t>(value.layer)];
-  at::Tensor tensor =
-      at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
   const int32_t index = static_cast<int32_t>(&instruction - rank_.instructions.data());
-  group_->receive(instruction.resource.index,
-                  channel_number(value),
-                  tensor.data_ptr(),
-                  static_cast<int64_t>(tensor.nbytes()),
-                  [&] { return describe(index); });
-  step.slot(id).tensors = {std::move(tensor)};
+  for (const model::TensorShape& shape : shapes_of(value)) {
+    const at::Tensor tensor =
+        at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
+    transfers_->receive(
+        instruction.resource.index, channel_number(value), tensor, [&] { return describe(index); });
+    step.slot(id).tensors.push_back(tensor);
+  }
 }
 
 // What is on its way to a peer stays until the peer has it.
 void Executor::free(ValueId id, int32_t index, Step& step) {
   Slot& slot = step.slot(id);
-  if (group_ != nullptr) {
-    group_->wait(slot.ticket, [&] { return describe(index); });
+  for (const std::unique_ptr<Sent>& sent : slot.sent) {
+    transfers_->wait(*sent, [&] { return describe(index); });
   }
+  slot.sent.clear();
   slot = {};
 }
 

@@ -13,6 +13,7 @@
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
 #include "penstock/run/plain_step.h"
+#include "penstock/run/transfers.h"
 
 namespace penstock::run {
 
@@ -36,7 +37,8 @@ class Executor {
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters);
-  // One rank of a program of several: the group's. The parameters are those of its layers.
+  // One rank of a program of several: the group's. The parameters are those of its layers. All ranks
+  // make theirs at the same time.
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters,
@@ -53,11 +55,14 @@ class Executor {
   // What the program's step does. On a GPU it may return before the device has done it.
   using Update = std::function<void()>;
 
-  // One training step. The batch, the whole of it at every rank, has as many micro-batches as the
-  // program. Returns the mean loss over all targets that count, once the device has done everything;
-  // 0 on a rank without the loss. Throws Error (exit code 1) when an allocation would break the
+  // One training step, or as many as the program has updates: `input` has the batches of all of them,
+  // and `update` is called for each. The batch, the whole of it at every rank, has as many micro-batches
+  // as the program. Returns the mean loss over all targets that count, once the device has done
+  // everything (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error (exit code 1) when an allocation would break the
   // account's limit; weights are then as before, gradients are not.
   double run(const StepInput& input, const Update& update);
+  // Of the last run, for each of its updates.
+  const std::vector<double>& losses() const { return losses_; }
 
   // What the last run took and held, instruction by instruction. Bytes are those of the account.
   const program::Timeline& measured() const { return measured_; }
@@ -75,7 +80,7 @@ class Executor {
     model::Tensors tensors;
     model::Saved saved;
     model::WeightWork work;
-    comm::Ticket ticket;  // of an activation or gradient on its way to a peer
+    std::vector<std::unique_ptr<Sent>> sent;  // its tensors that are on their way to a peer
   };
   struct Step;
 
@@ -85,10 +90,12 @@ class Executor {
   void backward_weight(const program::Instruction& instruction, Step& step);
   void send(const program::Instruction& instruction, Step& step);
   void receive(const program::Instruction& instruction, Step& step);
+  std::vector<model::TensorShape> shapes_of(const program::Value& value) const;
   void free(program::ValueId id, int32_t index, Step& step);
   std::string describe(int32_t index) const;
   void loss(const program::Instruction& instruction, Step& step);
   void show_made(int32_t index, const Step& step) const;
+  model::Weights weights_for(const program::Instruction& instruction, int32_t layer, Step& step);
   program::ValueId find(const std::vector<program::ValueId>& ids,
                         program::ValueKind kind,
                         int32_t layer) const;
@@ -104,6 +111,7 @@ class Executor {
   const program::Program& program_;
   comm::Group* group_;  // nothing: the only rank
   const program::RankProgram& rank_;
+  std::unique_ptr<Transfers> transfers_;
   const model::Chain& chain_;
   model::Parameters& parameters_;
   std::unique_ptr<device::Stopwatch> stopwatch_;
@@ -116,6 +124,7 @@ class Executor {
   std::vector<at::Tensor> graph_inputs_;           // likewise, on the device: what the graph reads
   std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
   program::Timeline measured_;
+  std::vector<double> losses_;
   std::function<void(const Made&)> watcher_;
 };
 

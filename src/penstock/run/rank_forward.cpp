@@ -6,6 +6,7 @@
 #include "penstock/comm/channels.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
+#include "penstock/run/transfers.h"
 
 namespace penstock::run {
 
@@ -17,8 +18,10 @@ LossSum evaluate_stages(const model::Chain& chain,
                         const at::Tensor& targets) {
   const std::vector<model::TensorShape> shapes =
       chain.shapes_for({inputs.sizes().vec(), inputs.scalar_type()}, parameters.compute_type());
+  const c10::Device where = parameters.device().where;
+  const std::unique_ptr<Transfers> transfers = make_transfers(group, parameters.device());
   LossSum result;
-  model::Tensors activation{inputs};
+  model::Tensors activation;
   for (size_t stage = 0; stage < stages.rank_of.size(); ++stage) {
     if (stages.rank_of[stage] != group.rank()) {
       continue;
@@ -28,14 +31,13 @@ LossSum evaluate_stages(const model::Chain& chain,
     const comm::What what = [&] {
       return cat("validation, what enters ", chain.layer(begin).name());
     };
-    if (stage > 0 && stages.rank_of[stage - 1] != group.rank()) {
+    if (stage == 0) {
+      activation = {inputs.to(where)};
+    } else if (stages.rank_of[stage - 1] != group.rank()) {
       const model::TensorShape& shape = shapes[static_cast<size_t>(begin)];
-      activation = {at::empty(shape.sizes, at::TensorOptions().dtype(shape.type))};
-      group.receive(stages.rank_of[stage - 1],
-                    comm::activation_channel(begin),
-                    activation[0].data_ptr(),
-                    static_cast<int64_t>(activation[0].nbytes()),
-                    what);
+      activation = {at::empty(shape.sizes, at::TensorOptions(where).dtype(shape.type))};
+      transfers->receive(
+          stages.rank_of[stage - 1], comm::activation_channel(begin), activation[0], what);
     }
     for (int32_t i = begin; i < end; ++i) {
       const model::Pass pass{.layer = i, .is_training = false};
@@ -43,7 +45,8 @@ LossSum evaluate_stages(const model::Chain& chain,
           chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
     }
     if (stage + 1 == stages.rank_of.size()) {
-      result = {chain.loss().evaluate(parameters.weights_of(chain.size()), activation[0], targets),
+      result = {chain.loss().evaluate(
+                    parameters.weights_of(chain.size()), activation[0], targets.to(where)),
                 chain.loss().count(targets)};
       continue;
     }
@@ -51,11 +54,10 @@ LossSum evaluate_stages(const model::Chain& chain,
       continue;  // the next stage goes on with it
     }
     const at::Tensor sent = activation[0].contiguous();
-    comm::Ticket ticket = group.send(stages.rank_of[stage + 1],
-                                     comm::activation_channel(end),
-                                     sent.const_data_ptr(),
-                                     static_cast<int64_t>(sent.nbytes()));
-    group.wait(ticket, [&] { return cat("validation, what enters ", chain.layer(end).name()); });
+    const std::unique_ptr<Sent> on_its_way =
+        transfers->send(stages.rank_of[stage + 1], comm::activation_channel(end), sent);
+    transfers->wait(*on_its_way,
+                    [&] { return cat("validation, what enters ", chain.layer(end).name()); });
   }
   return result;
 }

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/comm/channels.h"
 #include "penstock/model/parameters.h"
+#include "penstock/run/transfers.h"
 
 namespace penstock::run {
 
@@ -53,29 +54,32 @@ int64_t RankUpdate::working_bytes(const model::Chain& chain) {
 void RankUpdate::add_shared_gradients(model::Parameters& parameters) {
   std::vector<size_t> own = own_;
   std::sort(own.begin(), own.end());  // the same order at every rank
+  const std::unique_ptr<Transfers> transfers = make_transfers(group_, parameters.device());
   for (const size_t at : own) {
     const std::vector<int32_t>& ranks = all_[at].ranks;
     PENSTOCK_CHECK(ranks.size() <= 2, all_[at].name, " is with ", ranks.size(), " ranks");
     for (const int32_t peer : ranks) {
       if (peer != group_.rank()) {
-        exchange(parameters, all_[at].name, peer);
+        exchange(*transfers, parameters, all_[at].name, peer);
       }
     }
   }
 }
 
 // a + b is b + a to the bit: both ranks get the same sum.
-void RankUpdate::exchange(model::Parameters& parameters, const std::string& name, int32_t peer) {
+void RankUpdate::exchange(Transfers& transfers,
+                          model::Parameters& parameters,
+                          const std::string& name,
+                          int32_t peer) {
   const comm::What what = [&] { return cat("the gradient of ", name); };
   const at::Tensor gradient = parameters.find(name)->gradient.view({-1});
   const at::Tensor incoming = at::empty({std::min(kPiece, gradient.numel())}, gradient.options());
   for (int64_t first = 0; first < gradient.numel(); first += kPiece) {
     at::Tensor piece = gradient.narrow(0, first, std::min(kPiece, gradient.numel() - first));
     const at::Tensor theirs = incoming.narrow(0, 0, piece.numel());
-    const int64_t bytes = static_cast<int64_t>(piece.nbytes());
-    comm::Ticket ticket = group_.send(peer, channel_, piece.const_data_ptr(), bytes);
-    group_.receive(peer, channel_, theirs.data_ptr(), bytes, what);
-    group_.wait(ticket, what);
+    const std::unique_ptr<Sent> sent = transfers.send(peer, channel_, piece);
+    transfers.receive(peer, channel_, theirs, what);
+    transfers.wait(*sent, what);
     piece.add_(theirs);
   }
 }

@@ -14,6 +14,8 @@ class Parameters;
 
 namespace penstock::run {
 
+class Transfers;
+
 class RankUpdate {
  public:
   // `parts` are the layers of each rank. The group must outlive this.
@@ -32,7 +34,10 @@ class RankUpdate {
   std::vector<double> gather_squares(const std::vector<double>& own);
 
  private:
-  void exchange(model::Parameters& parameters, const std::string& name, int32_t peer);
+  void exchange(Transfers& transfers,
+                model::Parameters& parameters,
+                const std::string& name,
+                int32_t peer);
 
   struct Shared {
     std::string name;

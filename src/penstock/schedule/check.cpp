@@ -11,8 +11,11 @@ namespace penstock::schedule {
 namespace {
 
 std::string describe(const Turn& turn) {
-  constexpr std::array<const char*, 4> names{
-      "forward", "backward", "backward-input", "backward-weight"};
+  constexpr std::array<const char*, 5> names{
+      "forward", "backward", "backward-input", "backward-weight", "update"};
+  if (turn.phase == Phase::Update) {
+    return cat("update ", turn.micro_batch, " at stage ", turn.stage);
+  }
   return cat(names[static_cast<size_t>(turn.phase)],
              " of micro-batch ",
              turn.micro_batch,
@@ -26,9 +29,13 @@ struct Progress {
   int32_t forward = 0;
   int32_t input_gradient = 0;
   int32_t weight_gradient = 0;
+  int32_t updates = 0;
 };
 
 std::string fault_of_sizes(const Schedule& schedule) {
+  if (schedule.updates < 1 || schedule.micro_batches % schedule.updates != 0) {
+    return cat(schedule.updates, " updates for ", schedule.micro_batches, " micro-batches");
+  }
   if (schedule.turns.empty() || schedule.rank_of.empty() || schedule.micro_batches < 1) {
     return cat("a schedule of ",
                schedule.ranks(),
@@ -51,8 +58,10 @@ std::string fault_of_place(const Schedule& schedule, const Turn& turn, int32_t r
   if (turn.stage < 0 || turn.stage >= schedule.stages()) {
     return cat("there are ", schedule.stages(), " stages");
   }
-  if (turn.micro_batch < 0 || turn.micro_batch >= schedule.micro_batches) {
-    return cat("there are ", schedule.micro_batches, " micro-batches");
+  const bool is_update = turn.phase == Phase::Update;
+  const int32_t count = is_update ? schedule.updates : schedule.micro_batches;
+  if (turn.micro_batch < 0 || turn.micro_batch >= count) {
+    return cat("there are ", count, is_update ? " updates" : " micro-batches");
   }
   const int32_t owner = schedule.rank_of[static_cast<size_t>(turn.stage)];
   return owner == rank ? "" : cat("the stage is on rank ", owner);
@@ -63,15 +72,36 @@ std::string fault_of_count(int32_t& next, const Turn& turn) {
     return "it has been run before";
   }
   if (turn.micro_batch > next) {
-    return cat("micro-batch ", next, " comes first");
+    return cat(turn.phase == Phase::Update ? "update " : "micro-batch ", next, " comes first");
   }
   ++next;
   return "";
 }
 
+// An update takes the gradients of its micro-batches, all of them and no others.
+std::string fault_of_update(Progress& progress, const Turn& turn, int32_t per_update) {
+  const int32_t wanted = (turn.micro_batch + 1) * per_update;
+  if (progress.weight_gradient != wanted) {
+    return cat("it takes the gradients of ",
+               wanted,
+               " micro-batches, and those of ",
+               progress.weight_gradient,
+               " are there");
+  }
+  return fault_of_count(progress.updates, turn);
+}
+
 // Counts the turn, or says what is wrong with it.
-std::string fault_of_turn(Progress& progress, const Turn& turn) {
+std::string fault_of_turn(Progress& progress, const Turn& turn, int32_t per_update) {
+  if (turn.version > progress.updates) {
+    return cat("it wants weights after ",
+               turn.version,
+               " updates, and there have been ",
+               progress.updates);
+  }
   switch (turn.phase) {
+    case Phase::Update:
+      return fault_of_update(progress, turn, per_update);
     case Phase::Forward:
       return fault_of_count(progress.forward, turn);
     case Phase::Backward:
@@ -100,13 +130,17 @@ std::string fault_of_lists(const Schedule& schedule) {
     for (const Turn& turn : schedule.turns[static_cast<size_t>(rank)]) {
       std::string fault = fault_of_place(schedule, turn, rank);
       if (fault.empty()) {
-        fault = fault_of_turn(progress[static_cast<size_t>(turn.stage)], turn);
+        fault = fault_of_turn(progress[static_cast<size_t>(turn.stage)],
+                              turn,
+                              schedule.micro_batches / schedule.updates);
       }
       if (!fault.empty()) {
         return cat("rank ", rank, ", ", describe(turn), ": ", fault);
       }
     }
   }
+  const bool has_updates = std::any_of(
+      progress.begin(), progress.end(), [](const Progress& done) { return done.updates > 0; });
   for (int32_t stage = 0; stage < schedule.stages(); ++stage) {
     const Progress& done = progress[static_cast<size_t>(stage)];
     const int32_t all = schedule.micro_batches;
@@ -122,6 +156,9 @@ std::string fault_of_lists(const Schedule& schedule) {
                  " of its parameters, for ",
                  all,
                  " micro-batches");
+    }
+    if (has_updates && done.updates < schedule.updates) {
+      return cat("stage ", stage, " has ", done.updates, " of ", schedule.updates, " updates");
     }
   }
   return "";
@@ -177,7 +214,7 @@ std::vector<double> most_in_flight(const Schedule& schedule) {
     for (const Turn& turn : schedule.turns[static_cast<size_t>(rank)]) {
       if (turn.phase == Phase::Forward) {
         most = std::max(most, ++now);
-      } else if (turn.phase != Phase::BackwardInput) {
+      } else if (turn.phase == Phase::Backward || turn.phase == Phase::BackwardWeight) {
         --now;
       }
     }

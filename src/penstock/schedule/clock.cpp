@@ -16,9 +16,11 @@ double PhaseSeconds::operator()(const Turn& turn) const {
     case Phase::BackwardInput:
       return backward_input;
     case Phase::BackwardWeight:
+      return backward_weight;
+    case Phase::Update:
       break;
   }
-  return backward_weight;
+  return update;
 }
 
 Clock run_clock(const Schedule& schedule,

@@ -16,6 +16,7 @@ struct PhaseSeconds {
   double backward = 0;
   double backward_input = 0;
   double backward_weight = 0;
+  double update = 0;
 
   double operator()(const Turn& turn) const;
 };

@@ -14,5 +14,6 @@ Schedule make_interleaved(int32_t ranks, int32_t micro_batches, int32_t chunks);
 Schedule make_zero_bubble_h1(int32_t ranks, int32_t micro_batches);
 Schedule make_zero_bubble_h2(int32_t ranks, int32_t micro_batches);
 Schedule make_zero_bubble_v(int32_t ranks, int32_t micro_batches);
+Schedule make_asynchronous(Kind kind, int32_t ranks, int32_t micro_batches, int32_t updates);
 
 }  // namespace penstock::schedule

@@ -3,7 +3,7 @@
 namespace penstock::schedule {
 
 std::optional<Handover> made_by(const Turn& turn) {
-  if (turn.phase == Phase::BackwardWeight) {
+  if (turn.phase == Phase::BackwardWeight || turn.phase == Phase::Update) {
     return std::nullopt;
   }
   return Handover{turn.phase != Phase::Forward, turn.stage, turn.micro_batch};
@@ -23,9 +23,11 @@ std::optional<Handover> awaited_by(const Turn& turn, int32_t stages) {
       }
       return Handover{true, turn.stage + 1, turn.micro_batch};
     case Phase::BackwardWeight:
+      return Handover{true, turn.stage, turn.micro_batch};
+    case Phase::Update:
       break;
   }
-  return Handover{true, turn.stage, turn.micro_batch};
+  return std::nullopt;
 }
 
 std::vector<size_t> walk(const Schedule& schedule, const Visit& visit) {

@@ -44,11 +44,6 @@ std::string describe(const config::Recipe& recipe) {
                  : cat(at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads"));
 }
 
-// LibTorch's allocator for GPUs takes memory from the device in pages and may leave parts of them
-// unused; a limit holds for all that it takes.
-constexpr const char* kPagesName = "allocator pages";
-constexpr int64_t kPagesBytes = int64_t{96} << 20;
-
 std::vector<program::Resident> find_residents(const config::Recipe& recipe,
                                               const model::Parameters& parameters,
                                               const optim::Optimizer& optimizer) {
@@ -71,7 +66,7 @@ std::vector<program::Resident> find_residents(const config::Recipe& recipe,
     residents.push_back({"other", other});
   }
   if (parameters.device().is_gpu() && recipe.plan.memory_bytes() > 0) {
-    residents.push_back({kPagesName, kPagesBytes});
+    residents.push_back(allocator_pages());
   }
   return residents;
 }
@@ -254,6 +249,11 @@ struct Built {
 };
 
 }  // namespace
+
+program::Resident allocator_pages() {
+  constexpr int64_t kBytes = int64_t{96} << 20;
+  return {"allocator pages", kBytes};
+}
 
 plan::CostTable measure_costs(const config::Recipe& recipe,
                               const model::Chain& chain,
@@ -444,7 +444,8 @@ Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& roto
 
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
   if (recipe.plan.pipeline > 1) {
-    return measure_pipeline(recipe, make_chain(recipe.model));
+    const device::Device device = open_device(recipe);
+    return measure_pipeline(recipe, make_chain(recipe.model, device), device);
   }
   Built built(recipe);
   return measure_costs(recipe,

@@ -11,12 +11,13 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
-#include "penstock/memory/cpu_allocator.h"
+#include "penstock/memory/gpu_account.h"
 #include "penstock/plan/cuts.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/program_json.h"
 #include "penstock/report/pipeline_text.h"
 #include "penstock/run/rank_update.h"
+#include "penstock/train/asynchronous.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -40,10 +41,31 @@ int64_t optimizer_copies(const config::TrainOptions& train) {
   return train.optimizer == "sgd" ? (train.momentum > 0 ? 1 : 0) : 2;
 }
 
+// What a GPU's work holds at every rank beside the model, as a table has it.
+constexpr const char* kWorkspacesName = "workspaces";
+
+std::vector<program::Resident> gpu_residents(const config::Recipe& recipe,
+                                             std::vector<program::Resident> residents,
+                                             const plan::CostTable& costs) {
+  for (program::Resident& resident : residents) {
+    resident.bytes = memory::gpu_block_bytes(resident.bytes);
+  }
+  for (const program::Resident& resident : costs.residents) {
+    if (resident.name == kWorkspacesName) {
+      residents.push_back(resident);
+    }
+  }
+  if (recipe.plan.memory_bytes() > 0) {
+    residents.push_back(allocator_pages());
+  }
+  return residents;
+}
+
 // As build_rank_model() will allocate them.
 std::vector<program::Resident> residents_of(const config::Recipe& recipe,
                                             const model::Chain& chain,
-                                            const model::Part& part) {
+                                            const model::Part& part,
+                                            const plan::CostTable& costs) {
   const std::vector<model::ParameterSpec> specs = chain.parameters(part);
   const int64_t elements = model::Parameters::flat_elements(specs);
   std::vector<program::Resident> residents{{"weights", 4 * elements}, {"gradients", 4 * elements}};
@@ -51,6 +73,9 @@ std::vector<program::Resident> residents_of(const config::Recipe& recipe,
     residents.push_back({"compute copy", static_cast<int64_t>(c10::elementSize(type)) * elements});
   }
   residents.push_back({"optimizer state", 4 * elements * optimizer_copies(recipe.train)});
+  if (recipe.run.device == "cuda") {
+    return gpu_residents(recipe, std::move(residents), costs);
+  }
   int64_t largest = 0, shared = 0;
   for (const model::ParameterSpec& spec : specs) {
     largest = std::max(largest, spec.count());
@@ -93,7 +118,9 @@ void require_table_of(const plan::CostTable& table,
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
     const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
-    const int64_t output_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
+    const int64_t tensor_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
+    const int64_t output_bytes =
+        recipe.run.device == "cuda" ? memory::gpu_block_bytes(tensor_bytes) : tensor_bytes;
     const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
       return a.name == b.name && a.needs_output == b.needs_output;
     };
@@ -178,28 +205,62 @@ RankModel build_alone(const config::Recipe& recipe,
 
 }  // namespace
 
-plan::CostTable find_pipeline_costs(const config::Recipe& recipe, const model::Chain& chain) {
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
+                                    const model::Chain& chain,
+                                    const device::Device& device) {
   require_cuts(recipe, chain);
   if (recipe.plan.costs.empty()) {
-    return measure_pipeline(recipe, chain);
+    return measure_pipeline(recipe, chain, device);
   }
   plan::CostTable table = plan::read_costs(recipe.plan.costs);
   require_table_of(table, chain, recipe);
   return table;
 }
 
-plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chain& chain) {
-  const memory::AccountScope scope(memory::process_account());
+namespace {
+
+// A GPU counts by stream, so there is no other account to measure on: its limit waits meanwhile.
+class LimitLifted {
+ public:
+  explicit LimitLifted(memory::Account& account)
+      : account_(account), before_(account.limit_bytes()) {
+    if (before_ > 0) {
+      account_.set_limit(0);
+    }
+  }
+  ~LimitLifted() {
+    try {
+      if (before_ > 0) {
+        account_.set_limit(before_);
+      }
+    } catch (const std::exception& error) {
+      log_warning("while a memory limit was set again: ", error.what());  // a device has failed
+    }
+  }
+  LimitLifted(const LimitLifted&) = delete;
+  LimitLifted& operator=(const LimitLifted&) = delete;
+
+ private:
+  memory::Account& account_;
+  const int64_t before_;
+};
+
+plan::CostTable measure_kinds(const config::Recipe& recipe,
+                              const model::Chain& chain,
+                              const device::Device& device,
+                              const CostOptions& options) {
+  const memory::AccountScope scope(device.account());
+  const LimitLifted lifted(device.account());
+  const int64_t held = device.account().usage().current_bytes;
   const model::Part part = kinds_of(chain);
-  model::Parameters parameters(chain,
-                               part,
-                               compute_type(recipe.train),
-                               static_cast<uint64_t>(recipe.train.seed),
-                               device::open_cpu());
+  model::Parameters parameters(
+      chain, part, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-  plan::CostTable table =
-      measure_costs(recipe, chain, parameters, *optimizer, {.measures_halves = true});
+  plan::CostTable table = measure_costs(recipe, chain, parameters, *optimizer, options);
   table.residents.clear();  // of the layers that were measured
+  if (device.is_gpu()) {
+    table.residents.push_back({kWorkspacesName, held});
+  }
   // A table is of the whole model; a pipeline shares its update among the ranks by their parameters.
   const double share =
       static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
@@ -209,10 +270,19 @@ plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chai
   return table;
 }
 
+}  // namespace
+
+plan::CostTable measure_pipeline(const config::Recipe& recipe,
+                                 const model::Chain& chain,
+                                 const device::Device& device) {
+  return measure_kinds(recipe, chain, device, {.measures_halves = true});
+}
+
 plan::PipelineRequest pipeline_request(const config::PlanOptions& options) {
   plan::PipelineRequest request{.ranks = static_cast<int32_t>(options.pipeline),
                                 .micro_batches = static_cast<int32_t>(options.micro_batches),
                                 .chunks = static_cast<int32_t>(options.chunks),
+                                .updates = static_cast<int32_t>(options.flush_every),
                                 .first_layers = options.first_layers(),
                                 .mode = slot_mode(options),
                                 .limit_bytes = options.memory_bytes()};
@@ -222,19 +292,61 @@ plan::PipelineRequest pipeline_request(const config::PlanOptions& options) {
   return request;
 }
 
-plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
-                                   const model::Chain& chain,
-                                   const plan::CostTable& costs) {
-  plan::PipelineRequest request = pipeline_request(recipe.plan);
+namespace {
+
+plan::PipelineResult plan_request(const config::Recipe& recipe,
+                                  const model::Chain& chain,
+                                  const plan::CostTable& costs,
+                                  plan::PipelineRequest request) {
+  const auto parts_of = [&](const plan::Pipeline& pipeline) {
+    return run::parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks);
+  };
   request.residents = [&](const plan::Pipeline& pipeline) {
     plan::Residents all;
-    for (const model::Part& part :
-         run::parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks)) {
-      all.push_back(residents_of(recipe, chain, part));
+    for (const model::Part& part : parts_of(pipeline)) {
+      all.push_back(residents_of(recipe, chain, part, costs));
+    }
+    return all;
+  };
+  request.weight_bytes = [&](const plan::Pipeline& pipeline) {
+    std::vector<int64_t> all;
+    for (const model::Part& part : parts_of(pipeline)) {
+      all.push_back(
+          model::Parameters::copy_bytes(chain.parameters(part), compute_type(recipe.train)));
     }
     return all;
   };
   return plan::plan_pipeline(costs, request);
+}
+
+}  // namespace
+
+plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
+                                   const model::Chain& chain,
+                                   const plan::CostTable& costs) {
+  plan::PipelineRequest request = pipeline_request(recipe.plan);
+  request.updates = static_cast<int32_t>(most_steps_at_once(recipe));
+  return plan_request(recipe, chain, costs, std::move(request));
+}
+
+program::Program plan_updates(const config::Recipe& recipe,
+                              const model::Chain& chain,
+                              const RankModel& model,
+                              comm::Group& group,
+                              int64_t updates) {
+  std::string text;
+  const PatientScope patience(group);
+  if (group.rank() == 0) {
+    plan::PipelineRequest request = pipeline_request(recipe.plan);
+    request.updates = static_cast<int32_t>(updates);
+    request.first_layers.assign(model.stages.cuts.begin() + 1, model.stages.cuts.end() - 1);
+    const plan::PipelineResult result =
+        plan_request(recipe, chain, model.planned.costs, std::move(request));
+    PENSTOCK_CHECK(
+        result.is_feasible, updates, " updates need more than ", recipe.plan.flush_every);
+    text = program::program_json(result.program);
+  }
+  return program::parse_program_json(broadcast(group, std::move(text)), "the plan of rank 0");
 }
 
 RankModel build_rank_model(const config::Recipe& recipe,
@@ -249,7 +361,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
   std::string text;
   std::optional<PatientScope> patience(group);
   if (group.rank() == 0) {
-    made.planned.costs = find_pipeline_costs(recipe, chain);
+    made.planned.costs = find_pipeline_costs(recipe, chain, device);
     const plan::PipelineResult result = plan_pipeline(recipe, chain, made.planned.costs);
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(result, recipe.plan.memory_bytes()));
@@ -258,6 +370,14 @@ RankModel build_rank_model(const config::Recipe& recipe,
     text = spell(result);
   }
   text = broadcast(group, std::move(text));
+  const bool has_measured = group.rank() == 0 && recipe.plan.costs.empty();
+  if (device.is_gpu() && !recipe.run.deterministic && !has_measured) {
+    // The algorithms of products are chosen while costs are measured, by each rank for itself.
+    measure_kinds(recipe, chain, device, {.only_bytes = true});
+  }
+  if (device.is_gpu()) {
+    device.account().restart_peak();  // what measuring held is no part of the rank's peak
+  }
   patience.reset();
   const nlohmann::json json = nlohmann::json::parse(text);
   made.stages = {json.at("rank_of").get<std::vector<int32_t>>(),

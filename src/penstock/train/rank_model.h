@@ -49,12 +49,23 @@ RankModel build_rank_model(const config::Recipe& recipe,
                            comm::Group& group,
                            bool predicts);
 
+// The program of `updates` steps of the model's asynchronous pipeline, cut as it is. All ranks call it.
+program::Program plan_updates(const config::Recipe& recipe,
+                              const model::Chain& chain,
+                              const RankModel& model,
+                              comm::Group& group,
+                              int64_t updates);
+
 // The costs of a pipeline's layers, measured with the parameters of one layer of each kind, beside
 // the rank's own memory: no limit of the training knows of it.
-plan::CostTable measure_pipeline(const config::Recipe& recipe, const model::Chain& chain);
+plan::CostTable measure_pipeline(const config::Recipe& recipe,
+                                 const model::Chain& chain,
+                                 const device::Device& device);
 // Those of the recipe's table where it names one, else measured. ConfigError for a table of another
 // model, and, before anything is measured, for a pipeline that cannot be cut.
-plan::CostTable find_pipeline_costs(const config::Recipe& recipe, const model::Chain& chain);
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
+                                    const model::Chain& chain,
+                                    const device::Device& device);
 
 // What [plan] asks for; who holds what is left to the caller.
 plan::PipelineRequest pipeline_request(const config::PlanOptions& options);

@@ -28,17 +28,42 @@ void prepare_process(const config::Recipe& recipe) {
   }
 }
 
+namespace {
+
+device::DeviceOptions device_options(const config::Recipe& recipe) {
+  return {.is_deterministic = recipe.run.deterministic,
+          .allows_tf32 = recipe.train.precision == "tf32"};
+}
+
+}  // namespace
+
 device::Device open_device(const config::Recipe& recipe) {
-  device::Device device = recipe.run.device == "cuda"
-                              ? device::open_gpu({.is_deterministic = recipe.run.deterministic,
-                                                  .allows_tf32 = recipe.train.precision == "tf32"})
-                              : device::open_cpu();
+  device::Device device =
+      recipe.run.device == "cuda" ? device::open_gpu(device_options(recipe)) : device::open_cpu();
   memory::set_process_account(device.account());
   return device;
 }
 
+device::Device open_device(const config::Recipe& recipe, const comm::Group& group) {
+  if (group.size() == 1) {
+    return open_device(recipe);
+  }
+  if (recipe.run.device != "cuda") {
+    return device::open_cpu();
+  }
+  device::DeviceOptions options = device_options(recipe);
+  options.is_one_of_several = group.shares_memory();
+  options.index =
+      group.shares_memory() ? group.rank() : comm::launched_local_rank().value_or(group.rank());
+  return device::open_gpu(options);
+}
+
 bool uses_graph(const config::Recipe& recipe) {
   if (recipe.run.device != "cuda" || recipe.run.graphs == "off" || recipe.model.dropout > 0) {
+    return false;
+  }
+  // A graph cannot wait for a peer.
+  if (recipe.plan.pipeline > 1) {
     return false;
   }
   // Under a limit the allocator must be free to move its pages, which it cannot while it records.
@@ -52,7 +77,8 @@ model::Chain make_chain(const config::ModelOptions& model, const device::Device&
                                .heads = model.heads,
                                .context = model.context,
                                .vocabulary = model.vocabulary,
-                               .dropout = model.dropout};
+                               .dropout = model.dropout,
+                               .is_tied = model.tied};
   return device.is_gpu() ? model::make_gpt2_for_gpu(shape, device.gpu) : model::make_gpt2(shape);
 }
 

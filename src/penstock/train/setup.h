@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "penstock/comm/group.h"
 #include "penstock/config/recipe.h"
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
@@ -18,6 +19,10 @@ void prepare_process(const config::Recipe& recipe);
 
 // The device that the recipe names, its account the one that the process's bytes are counted by.
 device::Device open_device(const config::Recipe& recipe);
+
+// The same for a rank of several, called in its own thread; there the caller sees to the account. The
+// ranks of a machine take its GPUs in turn, so several may share one.
+device::Device open_device(const config::Recipe& recipe, const comm::Group& group);
 
 // Whether the recipe's step is to be recorded and replayed.
 bool uses_graph(const config::Recipe& recipe);

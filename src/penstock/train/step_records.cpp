@@ -10,9 +10,15 @@ constexpr size_t kKept = 9;
 
 }  // namespace
 
-void StepRecords::add(const program::Timeline& step) {
-  seconds_.push_back(step.seconds);
-  last_.push_back(step);
+void StepRecords::add(const program::Timeline& step, int64_t updates) {
+  seconds_.push_back(step.seconds / static_cast<double>(updates));
+  if (updates > most_updates_) {
+    most_updates_ = updates;
+    last_.clear();
+  }
+  if (updates == most_updates_) {
+    last_.push_back(step);
+  }
   if (last_.size() > kKept) {
     last_.pop_front();
   }

@@ -10,7 +10,8 @@ namespace penstock::train {
 
 class StepRecords {
  public:
-  void add(const program::Timeline& step);
+  // `updates`: as many steps ran at once; only those of the most at once are kept in full.
+  void add(const program::Timeline& step, int64_t updates = 1);
 
   // Of all steps but the first, which warms up; of that one when there is no other. 0: none.
   double median_seconds() const;
@@ -21,6 +22,7 @@ class StepRecords {
  private:
   std::vector<double> seconds_;
   std::deque<program::Timeline> last_;
+  int64_t most_updates_ = 0;
 };
 
 }  // namespace penstock::train

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -26,6 +27,7 @@
 #include "penstock/run/plain_step.h"
 #include "penstock/run/rank_forward.h"
 #include "penstock/run/rank_update.h"
+#include "penstock/train/asynchronous.h"
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
@@ -77,8 +79,21 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
   return split;
 }
 
-bool is_due(int64_t every, int64_t steps_done) {
-  return every > 0 && steps_done % every == 0;
+// Whether it is time for what comes every so many steps, when some have just been done.
+bool is_due(int64_t every, int64_t before, int64_t now) {
+  return every > 0 && now / every > before / every;
+}
+
+// The batches of the next steps, one after the other.
+data::Batch next_batches(data::Loader& loader, int64_t count) {
+  data::Batch all = loader.next();
+  for (int64_t i = 1; i < count; ++i) {
+    const data::Batch batch = loader.next();
+    all.sequences += batch.sequences;
+    all.inputs.insert(all.inputs.end(), batch.inputs.begin(), batch.inputs.end());
+    all.targets.insert(all.targets.end(), batch.targets.begin(), batch.targets.end());
+  }
+  return all;
 }
 
 }  // namespace
@@ -87,7 +102,8 @@ struct Trainer::Parts {
   // The limit comes first and covers everything, measuring included; the plan comes before any
   // weights are loaded, for measuring needs an optimizer that has done nothing yet.
   Parts(const config::Recipe& recipe, comm::Group& group, bool predicts)
-      : device(open_device(recipe)),
+      : device(open_device(recipe, group)),
+        account(device.is_gpu() ? device.account() : memory::current_account()),
         limit(memory::current_account(), recipe.plan.memory_bytes()),
         seed(static_cast<uint64_t>(recipe.train.seed)),
         split(open_in_turn(recipe, group)),
@@ -105,7 +121,25 @@ struct Trainer::Parts {
     }
   }
 
+  // Of an asynchronous pipeline's shorter runs, made when they are needed first.
+  struct Shorter {
+    program::Program program;
+    std::unique_ptr<run::Executor> executor;
+  };
+  run::Executor& executor_of(const config::Recipe& recipe, comm::Group& group, int64_t updates) {
+    if (updates == model.planned.result.program.updates) {
+      return executor;
+    }
+    Shorter& made = shorter[updates];
+    if (!made.executor) {
+      made.program = plan_updates(recipe, chain, model, group, updates);
+      made.executor = std::make_unique<run::Executor>(made.program, chain, parameters, group);
+    }
+    return *made.executor;
+  }
+
   device::Device device;
+  memory::AccountScope account;
   memory::LimitScope limit;
   uint64_t seed;
   std::unique_ptr<checkpoint::RunLock> lock;  // rank 0 has it
@@ -117,6 +151,7 @@ struct Trainer::Parts {
   run::RankUpdate others;
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
+  std::map<int64_t, Shorter> shorter;  // by updates
   StepRecords records;
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
@@ -226,12 +261,13 @@ Summary Trainer::run() {
 
   const double began = now_seconds();
   while (parts.state.step < steps && !is_to_stop()) {
-    train_step();
+    const int64_t before = parts.state.step;
+    train_steps();
     const int64_t done = parts.state.step;
-    if (done < steps && is_due(recipe_.run.validate_every, done)) {
+    if (done < steps && is_due(recipe_.run.validate_every, before, done)) {
       validate();
     }
-    if (done < steps && is_due(recipe_.run.save_every, done)) {
+    if (done < steps && is_due(recipe_.run.save_every, before, done)) {
       save();
     }
   }
@@ -260,59 +296,82 @@ Summary Trainer::run() {
   return summary_;
 }
 
-// One training step: a batch through the program, whose last instruction is the update.
-void Trainer::train_step() {
+// One training step: a batch through the program, whose last instruction is the update. An asynchronous
+// pipeline takes several at once: it has updates between its micro-batches.
+void Trainer::train_steps() {
   Parts& parts = *parts_;
   const double began = now_seconds();
-  const int64_t step = parts.state.step;
-  const data::Batch batch = parts.loader->next();
+  const int64_t first_step = parts.state.step;
+  const int64_t count = steps_at_once(recipe_, first_step);
+  run::Executor& executor = parts.executor_of(recipe_, group_, count);
+  const data::Batch batch = next_batches(*parts.loader, count);
   const BatchTensors tensors = as_tensors(batch);
   const run::StepInput input{.inputs = tensors.inputs,
                              .targets = tensors.targets,
                              .first_sample = batch.first_sample,
-                             .micro_batches = recipe_.plan.micro_batches,
+                             .micro_batches = count * recipe_.plan.micro_batches,
                              .seed = parts.seed,
-                             .step = step,
+                             .step = first_step,
                              .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
-  optim::UpdateSettings settings{.rate = optim::rate_at(recipe_.train, step),
-                                 .clip = recipe_.train.clip,
-                                 .loss_scale = input.loss_scale};
-  if (group_.size() > 1) {
+  optim::UpdateSettings settings{.clip = recipe_.train.clip, .loss_scale = input.loss_scale};
+  const bool is_alone = recipe_.plan.is_asynchronous();  // in its updates
+  if (group_.size() > 1 && !is_alone) {
     settings.gather = [&](const optim::Squares& own) { return parts.others.gather_squares(own); };
   }
-  const double own_loss = parts.executor.run(input, [&] {
+  int64_t step = first_step;
+  std::vector<double> squares;  // of this rank's gradients' norms, step by step
+  executor.run(input, [&] {
+    settings.rate = optim::rate_at(recipe_.train, step);
+    settings.rate.lr *= rate_factor(recipe_.plan, group_.rank(), step);
     parts.others.add_shared_gradients(parts.parameters);
     parts.optimizer.update(parts.parameters, settings);
+    ++step;
+    if (is_alone) {
+      const optim::Updated updated = parts.optimizer.updated();
+      note_update(updated, step);
+      squares.push_back(updated.norm * updated.norm);
+    }
   });
-  const double loss = sum_over_ranks(own_loss);  // it is with one of them
-  const optim::Updated updated = parts.optimizer.updated();
-  if (!std::isfinite(loss)) {
-    fail_diverged("loss", step + 1, recipe_.train);
+  std::vector<double> sums = executor.losses();  // they are with one of the ranks
+  sums.insert(sums.end(), squares.begin(), squares.end());
+  sums = add_over_ranks(sums);
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(sums[static_cast<size_t>(i)])) {
+      fail_diverged("loss", first_step + i + 1, recipe_.train);
+    }
   }
-  note_update(updated);
+  optim::Updated updated = parts.optimizer.updated();
+  if (!is_alone) {
+    note_update(updated, step);
+  }
 
-  parts.state.step = step + 1;
+  parts.state.step = step;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
-  parts.records.add(parts.executor.measured());
-  summary_.losses.push_back(loss);
-  if (!parts.reporter) {
-    return;
+  parts.records.add(executor.measured(), count);
+  const double seconds = (now_seconds() - began) / static_cast<double>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const double loss = sums[static_cast<size_t>(i)];
+    summary_.losses.push_back(loss);
+    if (is_alone) {
+      updated.norm = std::sqrt(sums[static_cast<size_t>(count + i)]);
+    }
+    if (parts.reporter) {
+      parts.reporter->show_step(
+          first_step + i + 1,
+          {.loss = loss,
+           .lr = optim::rate_at(recipe_.train, first_step + i).lr,
+           .gradient_norm = updated.was_applied ? updated.norm : 0,
+           .seconds = seconds,
+           .loss_scale = parts.scaler ? std::optional(settings.loss_scale) : std::nullopt,
+           .was_skipped = !updated.was_applied});
+    }
   }
-  parts.reporter->show_step(
-      step + 1,
-      {.loss = loss,
-       .lr = settings.rate.lr,
-       .gradient_norm = updated.was_applied ? updated.norm : 0,
-       .seconds = now_seconds() - began,
-       .loss_scale = parts.scaler ? std::optional(settings.loss_scale) : std::nullopt,
-       .was_skipped = !updated.was_applied});
 }
 
 // A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
 // run has diverged.
-void Trainer::note_update(const optim::Updated& updated) {
+void Trainer::note_update(const optim::Updated& updated, int64_t step) {
   Parts& parts = *parts_;
-  const int64_t step = parts.state.step + 1;
   if (!parts.scaler) {
     if (!updated.was_applied) {
       fail_diverged("gradient", step, recipe_.train);
@@ -392,6 +451,16 @@ double Trainer::sum_over_ranks(double own) {
     sum += one;
   }
   return sum;
+}
+
+std::vector<double> Trainer::add_over_ranks(const std::vector<double>& own) {
+  const std::vector<double> all =
+      group_.all_gather(own, [] { return std::string("the end of the step"); });
+  std::vector<double> sums(own.size(), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    sums[i % own.size()] += all[i];
+  }
+  return sums;
 }
 
 // Where one rank has been asked to stop, all do, after the same step.

@@ -72,8 +72,9 @@ class Trainer {
   bool is_to_stop();
   std::vector<double> gather(double own);  // of all ranks
   double sum_over_ranks(double own);
-  void train_step();
-  void note_update(const optim::Updated& updated);
+  std::vector<double> add_over_ranks(const std::vector<double>& own);
+  void train_steps();
+  void note_update(const optim::Updated& updated, int64_t step);
   void validate();
   void save();
   std::string write_sample() const;

@@ -1,0 +1,356 @@
+// Pipelines of ranks that share a GPU: the numbers of one rank on that GPU, in deterministic mode.
+//
+// With a table of its own for the head every sum has the order of one device, so losses and weights
+// have its bits. A tied table is with two ranks; each adds up its own part over the micro-batches before
+// the two are added, where one device adds both as they come: the last bits may differ.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/text.h"
+#include "penstock/comm/local.h"
+#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/plan/lower.h"
+#include "penstock/plan/pipeline_planner.h"
+#include "penstock/profile/profile.h"
+#include "penstock/run/executor.h"
+#include "penstock/run/rank_forward.h"
+#include "penstock/run/rank_update.h"
+#include "penstock/run/stages.h"
+
+#include "gpu/gpu_ranks.h"
+
+namespace penstock::run {
+
+namespace {
+
+constexpr int64_t kSteps = 5;
+constexpr int64_t kSamplesEach = 2;
+
+struct Setting {
+  at::ScalarType type = at::kBFloat16;
+  bool is_tied = false;
+  double dropout = 0;
+};
+
+// 11 layers: no number of ranks divides them.
+model::Gpt2Shape shape_of(const Setting& setting) {
+  return {.layers = 5,
+          .width = 128,
+          .heads = 4,
+          .context = 64,
+          .vocabulary = 300,
+          .dropout = setting.dropout,
+          .is_tied = setting.is_tied};
+}
+
+config::TrainOptions train_options() {
+  config::TrainOptions options;
+  options.optimizer = "adamw";
+  return options;
+}
+
+optim::UpdateSettings settings() {
+  return {.rate = {.lr = 3e-3}, .clip = 0.5};
+}
+
+StepInput batch_of(const Setting& setting, int64_t micro_batches, int64_t step) {
+  const model::Gpt2Shape shape = shape_of(setting);
+  const int64_t samples = kSamplesEach * micro_batches;
+  const at::Tensor tokens = test::random_tokens(
+      {2, samples, shape.context}, shape.vocabulary, 100 + static_cast<uint64_t>(step));
+  return {.inputs = tokens[0],
+          .targets = tokens[1],
+          .first_sample = step * samples,
+          .micro_batches = micro_batches,
+          .seed = 5,
+          .step = step};
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  double validation = 0;
+  std::map<std::string, at::Tensor> weights;  // on the CPU
+};
+
+void take_weights(const model::Parameters& parameters, Trained& result) {
+  for (const model::Parameter& parameter : parameters.all()) {
+    result.weights[parameter.spec.name] = parameter.weight.cpu();
+  }
+}
+
+plan::CostTable sizes(const Setting& setting,
+                      const model::Chain& chain,
+                      const model::Parameters& parameters,
+                      int64_t micro_batches) {
+  const StepInput input = batch_of(setting, micro_batches, 0);
+  return profile::sizes_of(chain,
+                           parameters,
+                           input.inputs.narrow(0, 0, kSamplesEach),
+                           input.targets.narrow(0, 0, kSamplesEach));
+}
+
+Trained run_alone(const Setting& setting, int64_t micro_batches) {
+  const device::Device& device = test::gpu(/*is_deterministic=*/true);
+  const memory::AccountScope scope(device.account());
+  const model::Chain chain = model::make_gpt2_for_gpu(shape_of(setting), device.gpu);
+  model::Parameters parameters(chain, setting.type, /*seed=*/3, device);
+  const auto optimizer = optim::make_optimizer(train_options(), parameters);
+  const plan::CostTable costs = sizes(setting, chain, parameters, micro_batches);
+  const program::Program program = plan::lower(costs,
+                                               plan::keep_everything(costs),
+                                               static_cast<int32_t>(micro_batches),
+                                               /*limit_bytes=*/0);
+  Executor executor(program, chain, parameters);
+  Trained run;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    run.losses.push_back(executor.run(batch_of(setting, micro_batches, step),
+                                      [&] { optimizer->update(parameters, settings()); }));
+    run.norms.push_back(optimizer->updated().norm);
+  }
+  const StepInput held_out = batch_of(setting, 1, 77);
+  run.validation = evaluate(chain, parameters, held_out.inputs, held_out.targets).sum;
+  take_weights(parameters, run);
+  return run;
+}
+
+struct Prepared {
+  Prepared(const plan::CostTable& costs,
+           schedule::Kind kind,
+           int32_t ranks,
+           int32_t parts_of_batch) {
+    plan::Pipeline pipeline{.schedule = schedule::make_schedule(kind, ranks, parts_of_batch)};
+    const int32_t layers = static_cast<int32_t>(costs.layers.size());
+    for (int32_t stage = 0; stage <= pipeline.schedule.stages(); ++stage) {
+      pipeline.cuts.push_back(layers * stage / pipeline.schedule.stages());
+    }
+    pipeline.operations = plan::keep_everything(costs, pipeline.cuts, parts_of_batch);
+    program = plan::lower_pipeline(costs,
+                                   pipeline,
+                                   plan::Residents(static_cast<size_t>(ranks)),
+                                   /*limit_bytes=*/0);
+    stages = {pipeline.schedule.rank_of, pipeline.cuts};
+    parts = parts_of(stages, ranks);
+  }
+
+  program::Program program;
+  Stages stages;
+  std::vector<model::Part> parts;
+};
+
+// One rank's share of a pipeline.
+class Rank {
+ public:
+  Rank(const Setting& setting,
+       schedule::Kind kind,
+       int32_t micro_batches,
+       comm::Group& group,
+       const device::Device& device)
+      : setting_(setting),
+        group_(group),
+        chain_(model::make_gpt2_for_gpu(shape_of(setting), device.gpu)),
+        prepared_(table(micro_batches, device), kind, group.size(), micro_batches),
+        part_(prepared_.parts[static_cast<size_t>(group.rank())]),
+        parameters_(chain_, part_, setting.type, /*seed=*/3, device),
+        optimizer_(optim::make_optimizer(train_options(), parameters_)),
+        others_(chain_, prepared_.parts, group),
+        executor_(prepared_.program, chain_, parameters_, group) {}
+
+  double step(
+      const StepInput& input, const std::function<void()>& spoil = [] {}) {
+    optim::UpdateSettings update = settings();
+    update.loss_scale = input.loss_scale;
+    update.gather = [&](const optim::Squares& own) { return others_.gather_squares(own); };
+    return executor_.run(input, [&] {
+      others_.add_shared_gradients(parameters_);
+      spoil();
+      optimizer_->update(parameters_, update);
+    });
+  }
+
+  LossSum validate() {
+    const StepInput held_out = batch_of(setting_, 1, 77);
+    return evaluate_stages(
+        chain_, parameters_, prepared_.stages, group_, held_out.inputs, held_out.targets);
+  }
+
+  bool has_loss() const { return part_.has_loss; }
+  model::Parameters& parameters() { return parameters_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+
+ private:
+  plan::CostTable table(int64_t micro_batches, const device::Device& device) const {
+    const model::Parameters whole(chain_, setting_.type, /*seed=*/3, device);
+    return sizes(setting_, chain_, whole, micro_batches);
+  }
+
+  Setting setting_;
+  comm::Group& group_;
+  model::Chain chain_;
+  Prepared prepared_;
+  const model::Part& part_;
+  model::Parameters parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  RankUpdate others_;
+  Executor executor_;
+};
+
+Trained run_as_pipeline(const Setting& setting,
+                        schedule::Kind kind,
+                        int32_t ranks,
+                        int32_t micro_batches) {
+  Trained result;
+  std::mutex mutex;
+  test::run_gpu_ranks(ranks, [&](comm::Group& group, const device::Device& device) {
+    Rank rank(setting, kind, micro_batches, group, device);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const double loss = rank.step(batch_of(setting, micro_batches, step));
+      if (rank.has_loss()) {
+        result.losses.push_back(loss);
+        result.norms.push_back(rank.optimizer().updated().norm);
+      }
+    }
+    const LossSum validation = rank.validate();
+    const std::lock_guard lock(mutex);
+    result.validation += validation.sum;
+    take_weights(rank.parameters(), result);
+  });
+  return result;
+}
+
+struct Case {
+  schedule::Kind kind;
+  int32_t ranks, micro_batches;
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  std::string name(schedule::kind_name(info.param.kind));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return cat(name, "_", info.param.ranks, "_ranks_", info.param.micro_batches, "_micro_batches");
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const std::string& name : schedule::kind_names()) {
+    const schedule::Kind kind = schedule::parse_kind(name);
+    for (const int32_t ranks : {2, 4}) {
+      for (const int32_t micro_batches : {1, 3, 8}) {
+        if (!schedule::is_asynchronous(kind)) {
+          cases.push_back({kind, ranks, micro_batches});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// Runs of one rank are made once for all cases.
+const Trained& alone(const Setting& setting, int64_t micro_batches) {
+  static auto* known = new std::map<std::tuple<int, bool, double, int64_t>, Trained>;
+  const auto key =
+      std::tuple(static_cast<int>(setting.type), setting.is_tied, setting.dropout, micro_batches);
+  const auto found = known->find(key);
+  return found != known->end()
+             ? found->second
+             : known->emplace(key, run_alone(setting, micro_batches)).first->second;
+}
+
+void expect_near(double found, double expected, double tolerance, const char* name) {
+  EXPECT_NEAR(found, expected, tolerance * std::abs(expected)) << name;
+}
+
+class GpuPipelines : public test::OnGpu<testing::TestWithParam<Case>> {};
+class GpuRanks : public test::OnGpu<> {};
+
+}  // namespace
+
+TEST_P(GpuPipelines, GiveTheBitsOfOneDevice) {
+  const auto [kind, ranks, micro_batches] = GetParam();
+  const Setting setting;
+  const Trained& expected = alone(setting, micro_batches);
+  const Trained found = run_as_pipeline(setting, kind, ranks, micro_batches);
+  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.validation, expected.validation);
+  for (size_t i = 0; i < found.norms.size(); ++i) {
+    // The same squares, added parameter by parameter.
+    expect_near(found.norms[i], expected.norms[i], 1e-12, "norm");
+  }
+  ASSERT_EQ(found.weights.size(), expected.weights.size());
+  for (const auto& [name, weight] : expected.weights) {
+    EXPECT_TRUE(at::equal(found.weights.at(name), weight)) << name;
+  }
+}
+
+TEST_P(GpuPipelines, WithATiedTableGiveTheLossesOfOneDevice) {
+  const auto [kind, ranks, micro_batches] = GetParam();
+  if (micro_batches == 3) {
+    GTEST_SKIP() << "1 and 8 are enough";
+  }
+  const Setting setting{.type = at::kFloat, .is_tied = true, .dropout = 0.1};
+  const Trained& expected = alone(setting, micro_batches);
+  const Trained found = run_as_pipeline(setting, kind, ranks, micro_batches);
+  ASSERT_EQ(found.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < found.losses.size(); ++i) {
+    expect_near(found.losses[i], expected.losses[i], 1e-5, "loss");
+    expect_near(found.norms[i], expected.norms[i], 1e-4, "norm");
+  }
+  expect_near(found.validation, expected.validation, 1e-5, "validation");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuPipelines, testing::ValuesIn(all_cases()), name_of);
+
+// Both have it after the step, and it has moved.
+TEST_F(GpuRanks, KeepASharedTableTheSame) {
+  const Setting setting{.is_tied = true};
+  std::vector<at::Tensor> tables(2);
+  test::run_gpu_ranks(2, [&](comm::Group& group, const device::Device& device) {
+    Rank rank(setting, schedule::Kind::OneFOneB, 4, group, device);
+    const model::Parameter& table = *rank.parameters().find("transformer.wte.weight");
+    const at::Tensor before = table.weight.cpu();
+    rank.step(batch_of(setting, 4, 0));
+    const at::Tensor after = table.weight.cpu();
+    EXPECT_FALSE(at::equal(before, after));
+    tables[static_cast<size_t>(group.rank())] = after;
+  });
+  EXPECT_TRUE(at::equal(tables[0], tables[1]));
+}
+
+// Gradients that overflow at one rank: no rank may take the step.
+TEST_F(GpuRanks, AllSkipAStepWhoseGradientsOverflowAtOne) {
+  const Setting setting{.type = at::kHalf};
+  for (const int32_t spoiled : {0, 1}) {
+    test::run_gpu_ranks(2, [&](comm::Group& group, const device::Device& device) {
+      Rank rank(setting, schedule::Kind::GPipe, 2, group, device);
+      const at::Tensor before = rank.parameters().flat_weights().cpu();
+      StepInput input = batch_of(setting, 2, 0);
+      input.loss_scale = 128;
+      rank.step(input, [&] {
+        if (group.rank() == spoiled) {
+          const at::Tensor gradient = rank.parameters().all().back().gradient;
+          gradient.view({-1})[0].fill_(std::numeric_limits<float>::infinity());
+        }
+      });
+      EXPECT_FALSE(rank.optimizer().updated().was_applied) << "rank " << group.rank();
+      EXPECT_EQ(rank.optimizer().steps_done(), 0);
+      EXPECT_TRUE(at::equal(rank.parameters().flat_weights().cpu(), before));
+      rank.step(input);
+      EXPECT_TRUE(rank.optimizer().updated().was_applied) << "rank " << group.rank();
+      EXPECT_EQ(rank.optimizer().steps_done(), 1);
+      EXPECT_FALSE(at::equal(rank.parameters().flat_weights().cpu(), before));
+    });
+  }
+}
+
+}  // namespace penstock::run
