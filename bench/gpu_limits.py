@@ -191,9 +191,10 @@ def chart(rows, levers):
     path = " ".join(f"{x(p[0]):.1f},{y(p[1]):.1f}" for p in points)
     parts.append(f'<polyline points="{path}" fill="none" stroke="{ours}" stroke-width="2"/>')
     for point in points:
-        limit = f"{point[2]:g}" if point[2] else "no limit"
+        # Beside its point, for a limit that hardly binds lies under it.
+        words, dx, dy, anchor = (f"{point[2]:g}", 0, -9, "middle") if point[2] else ("no limit", 10, 4, "start")
         parts.append(dot(point, ours) +
-                     text(x(point[0]), y(point[1]) - 9, limit, f'text-anchor="middle" fill="{ours}"'))
+                     text(x(point[0]) + dx, y(point[1]) + dy, words, f'text-anchor="{anchor}" fill="{ours}"'))
     for lever in levers:
         point = (lever["peak_gib"], lever["tok_s"])
         is_at_edge = x(point[0]) > width - right - 130  # then below
