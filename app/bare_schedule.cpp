@@ -134,12 +134,10 @@ int simulate_bare_schedule(const BareScheduleArguments& arguments,
   schedule::Sizes sizes{.ranks = static_cast<int32_t>(arguments.ranks),
                         .micro_batches = static_cast<int32_t>(plan.micro_batches),
                         .chunks = static_cast<int32_t>(plan.chunks > 0 ? plan.chunks : 2)};
+  require_use_of_flush_every(plan.flush_every, {.schedule = plan.schedule});
   if (schedule::is_asynchronous(kind)) {
-    sizes.updates = static_cast<int32_t>(plan.flush_every > 0 ? plan.flush_every : 16);
-  } else if (plan.flush_every > 0) {
-    throw ConfigError(cat("--flush-every is for asynchronous schedules, and ",
-                          plan.schedule,
-                          " is drained in every step"));
+    sizes.updates = static_cast<int32_t>(plan.flush_every > 0 ? plan.flush_every
+                                                              : config::PlanOptions{}.flush_every);
   }
   require_writable(pictures);
   require_writable(plan.program);

@@ -1,21 +1,24 @@
 #include "penstock/train/check.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-
-#include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/comm/launcher.h"
 #include "penstock/data/loader.h"
+#include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
+#include "penstock/train/check_pipeline.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
@@ -32,48 +35,102 @@ struct CheckArguments {
   int64_t steps = 3;
 };
 
-void print_json(const train::CheckReport& report, const plan::PlanResult& result) {
+struct Outcome {
+  train::CheckReport report;
+  std::vector<int64_t> predicted_peaks;  // of each rank
+  int64_t limit_bytes = 0;
+
+  bool is_pipeline() const { return predicted_peaks.size() > 1; }
+  int64_t predicted_peak() const {
+    return *std::max_element(predicted_peaks.begin(), predicted_peaks.end());
+  }
+};
+
+void print_json(const Outcome& outcome) {
+  const train::CheckReport& report = outcome.report;
   nlohmann::ordered_json json{{"equal", report.is_equal},
                               {"steps", report.steps},
                               {"tensors", report.tensors},
                               {"first_difference", nullptr},
                               {"loss", report.loss},
                               {"peak_bytes", report.peak_bytes},
-                              {"predicted_peak_bytes", result.peak_bytes},
-                              {"limit_bytes", result.plan.limit_bytes}};
+                              {"predicted_peak_bytes", outcome.predicted_peak()},
+                              {"limit_bytes", outcome.limit_bytes}};
+  if (outcome.is_pipeline()) {
+    json["rank_peak_bytes"] = report.rank_peak_bytes;
+    json["predicted_rank_peak_bytes"] = outcome.predicted_peaks;
+  }
   if (!report.is_equal) {
     json["first_difference"] = report.first_difference;
   }
   std::printf("%s\n", json.dump().c_str());
 }
 
-void print_text(const train::CheckReport& report, const plan::PlanResult& result) {
+void print_text(const Outcome& outcome) {
+  const train::CheckReport& report = outcome.report;
   if (!report.is_equal) {
     std::printf("The plan changes the numbers. The first tensor that differs is %s.\n",
                 report.first_difference.c_str());
     return;
   }
   std::printf(
-      "The plan does not change a bit: %s tensors of %lld steps equal those of a run that keeps "
+      "The plan does not change a bit: %s tensors of %lld steps%s equal those of %s that keeps "
       "everything; peak %s, predicted %s.\n",
       format_count(report.tensors).c_str(),
       static_cast<long long>(report.steps),
+      outcome.is_pipeline() ? cat(" on ", outcome.predicted_peaks.size(), " ranks").c_str() : "",
+      outcome.is_pipeline() ? "one device" : "a run",
       format_bytes(report.peak_bytes).c_str(),
-      format_bytes(result.peak_bytes).c_str());
+      format_bytes(outcome.predicted_peak()).c_str());
 }
 
-int check_recipe(const CheckArguments& arguments) {
-  require_writable(arguments.plan.program);
-  config::Recipe recipe = load_planned_recipe(arguments.plan);
-  if (recipe.plan.pipeline > 1) {
-    throw ConfigError(cat("check compares plans of one rank, and plan.pipeline is ",
-                          recipe.plan.pipeline,
-                          "; tests/run/pipeline_test.cpp compares pipelines with one device"));
+void require_checkable_pipeline(const config::Recipe& recipe) {
+  const config::PlanOptions& plan = recipe.plan;
+  if (plan.is_asynchronous()) {
+    throw ConfigError(
+        cat("check compares a pipeline with one device, and plan.schedule = \"",
+            plan.schedule,
+            "\" gives other numbers than one device by design (docs/pipelines.md, "
+            "\"Asynchronous\"); try a schedule that is drained for each update, as in --schedule "
+            "1f1b"));
   }
-  // The CPU always is; on a GPU nothing else can be equal to the bit.
-  recipe.run.deterministic = true;
-  train::prepare_process(recipe);
-  const data::Split split = train::open_data(recipe);
+  if (const int64_t launched = comm::launched_ranks(); launched > 1) {
+    throw ConfigError(cat("check runs the ranks of a pipeline as threads, and a launcher started ",
+                          launched,
+                          " processes; run it without the launcher"));
+  }
+  if (recipe.run.device == "cuda") {
+    throw ConfigError(
+        "check runs the ranks of a pipeline on the CPU, and run.device is \"cuda\"; try --set "
+        "run.device=cpu");
+  }
+}
+
+// With everything that is the same for one rank and for several.
+Outcome compare_steps(
+    const CheckArguments& arguments,
+    const config::Recipe& recipe,
+    const data::Split& split,
+    const std::function<train::CheckReport(const train::CheckOptions&)>& compare) {
+  install_interrupt_handler();  // from here on somebody asks for it
+  data::Loader loader(
+      split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
+  data::Batch batch;
+  report::Progress progress({.title = "check", .total = arguments.steps});
+  train::CheckOptions options{.steps = arguments.steps};
+  options.batch = [&](int64_t) {
+    batch = loader.next();
+    return train::as_tensors(batch);
+  };
+  options.on_step = [&](int64_t done) { progress.update(done, {}); };
+  Outcome outcome{.report = compare(options), .limit_bytes = recipe.plan.memory_bytes()};
+  progress.finish();
+  return outcome;
+}
+
+Outcome check_one_rank(const CheckArguments& arguments,
+                       const config::Recipe& recipe,
+                       const data::Split& split) {
   const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
@@ -82,26 +139,58 @@ int check_recipe(const CheckArguments& arguments) {
   const plan::PlanResult kept = plan::make_plan(
       planned.costs,
       {.recompute = plan::Recompute::None, .micro_batches = planned.result.plan.micro_batches});
+  Outcome outcome = compare_steps(arguments, recipe, split, [&](const train::CheckOptions& common) {
+    train::CheckOptions options = common;
+    options.device = train::open_device(recipe);
+    return train::check_plan(recipe,
+                             train::make_chain(recipe.model, options.device),
+                             planned.result.program,
+                             kept.program,
+                             options);
+  });
+  outcome.predicted_peaks = {planned.result.peak_bytes};
+  return outcome;
+}
 
-  install_interrupt_handler();  // from here on somebody asks for it
-  data::Loader loader(
-      split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
-  data::Batch batch;
-  report::Progress progress({.title = "check", .total = arguments.steps});
-  train::CheckOptions options{.steps = arguments.steps};
-  options.device = train::open_device(recipe);
-  options.batch = [&](int64_t) {
-    batch = loader.next();
-    return train::as_tensors(batch);
-  };
-  options.on_step = [&](int64_t done) { progress.update(done, {}); };
-  const train::CheckReport report =
-      train::check_plan(recipe,
-                        train::make_chain(recipe.model, options.device),
-                        planned.result.program,
-                        kept.program,
-                        options);
-  progress.finish();
+Outcome check_ranks(const CheckArguments& arguments,
+                    const config::Recipe& recipe,
+                    const data::Split& split) {
+  const PlannedPipeline planned = make_pipeline_plan(arguments.plan);
+  const plan::PipelineResult& result = planned.result;
+  if (!result.is_feasible) {
+    throw Error(ExitCode::Negative, report::does_not_fit(result, planned.limit_bytes));
+  }
+  write_program_file(arguments.plan, result.program);
+  const plan::PlanResult kept = plan::make_plan(
+      planned.costs,
+      {.recompute = plan::Recompute::None, .micro_batches = planned.micro_batches()});
+  Outcome outcome =
+      compare_steps(arguments, recipe, split, [&](const train::CheckOptions& options) {
+        return train::check_pipeline(recipe,
+                                     train::make_chain(recipe.model, train::open_device(recipe)),
+                                     result.program,
+                                     {result.pipeline.schedule.rank_of, result.pipeline.cuts},
+                                     kept.program,
+                                     options);
+      });
+  outcome.predicted_peaks = result.peak_bytes;
+  return outcome;
+}
+
+int check_recipe(const CheckArguments& arguments) {
+  require_writable(arguments.plan.program);
+  config::Recipe recipe = load_planned_recipe(arguments.plan);
+  const bool is_pipeline = recipe.plan.pipeline > 1;
+  if (is_pipeline) {
+    require_checkable_pipeline(recipe);
+  }
+  // The CPU always is; on a GPU nothing else can be equal to the bit.
+  recipe.run.deterministic = true;
+  train::prepare_process(recipe);
+  const data::Split split = train::open_data(recipe);
+  const Outcome outcome = is_pipeline ? check_ranks(arguments, recipe, split)
+                                      : check_one_rank(arguments, recipe, split);
+  const train::CheckReport& report = outcome.report;
   if (report.first_difference.empty() && report.steps < arguments.steps) {
     throw Error(ExitCode::Negative,
                 cat("check was stopped by ",
@@ -113,9 +202,9 @@ int check_recipe(const CheckArguments& arguments) {
                     " steps; up to there nothing differs"));
   }
   if (arguments.plan.recipe.as_json) {
-    print_json(report, planned.result);
+    print_json(outcome);
   } else {
-    print_text(report, planned.result);
+    print_text(outcome);
   }
   return report.is_equal ? 0 : 1;
 }
@@ -124,7 +213,9 @@ int check_recipe(const CheckArguments& arguments) {
 
 void add_check_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "check", "train a few steps as planned and keeping everything; name the first difference");
+      "check",
+      "train a few steps as planned, a pipeline with its ranks as threads, and on one device that "
+      "keeps everything; name the first difference");
   const auto arguments = std::make_shared<CheckArguments>();
   add_recipe_arguments(*command, arguments->plan.recipe);
   add_plan_arguments(*command, arguments->plan);

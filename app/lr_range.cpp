@@ -44,9 +44,13 @@ int run_lr_range(const LrRangeArguments& arguments) {
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
   if (recipe.plan.pipeline > 1) {
+    const bool is_asynchronous = recipe.plan.is_asynchronous();
     throw ConfigError(cat("lr-range runs on one rank, and plan.pipeline is ",
                           recipe.plan.pipeline,
-                          "; its losses are the same there: add --set plan.pipeline=1"));
+                          is_asynchronous
+                              ? "; without the delays of an asynchronous pipeline: add --set "
+                                "plan.pipeline=1 --set plan.schedule=auto"
+                              : "; its losses are the same there: add --set plan.pipeline=1"));
   }
   if (!arguments.svg.empty()) {
     // Found out now, not after the whole test.

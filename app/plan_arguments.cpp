@@ -77,6 +77,14 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
       ->type_name("FILE");
 }
 
+void require_use_of_flush_every(int64_t flush_every, const config::PlanOptions& plan) {
+  if (flush_every > 0 && !plan.is_asynchronous()) {
+    throw ConfigError(cat("--flush-every is for asynchronous schedules, and \"",
+                          plan.schedule,
+                          "\" is drained in every step"));
+  }
+}
+
 config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   std::vector<std::string> settings = arguments.recipe.settings;
   if (!arguments.memory.empty()) {
@@ -106,7 +114,9 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   if (arguments.flush_every > 0) {
     settings.push_back(cat("plan.flush_every=", arguments.flush_every));
   }
-  return config::load_recipe(arguments.recipe.recipe, settings);
+  config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
+  require_use_of_flush_every(arguments.flush_every, recipe.plan);
+  return recipe;
 }
 
 namespace {
@@ -173,6 +183,7 @@ config::PlanOptions plan_options(const PlanArguments& arguments) {
     recipe.model.tied = false;
   }
   config::validate(recipe);
+  require_use_of_flush_every(arguments.flush_every, recipe.plan);
   return recipe.plan;
 }
 

@@ -32,6 +32,9 @@ struct PlanArguments {
 // --cuts and --flush-every, beside those of every recipe.
 void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 
+// ConfigError where it would change nothing.
+void require_use_of_flush_every(int64_t flush_every, const config::PlanOptions& plan);
+
 // The recipe with the arguments over it.
 config::Recipe load_planned_recipe(const PlanArguments& arguments);
 

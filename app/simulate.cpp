@@ -48,7 +48,8 @@ void require_no_planning(const PlanArguments& arguments) {
                                                   {"--pipeline", arguments.pipeline > 0},
                                                   {"--schedule", !arguments.schedule.empty()},
                                                   {"--chunks", arguments.chunks > 0},
-                                                  {"--cuts", !arguments.cuts.empty()}};
+                                                  {"--cuts", !arguments.cuts.empty()},
+                                                  {"--flush-every", arguments.flush_every > 0}};
   for (const auto& [name, is_given] : options) {
     if (is_given) {
       throw ConfigError(cat(arguments.recipe.recipe,
@@ -83,7 +84,10 @@ void print_json(const program::Program& program, const program::Timeline& timeli
                      {"instructions", one.spans.size()},
                      {"compute_occupancy", compute_occupancy(timeline, rank)}});
   }
-  const nlohmann::ordered_json json{{"step", timeline.seconds}, {"ranks", ranks}};
+  nlohmann::ordered_json json{{"step", timeline.seconds / program.updates}, {"ranks", ranks}};
+  if (program.updates > 1) {
+    json["updates"] = program.updates;
+  }
   std::printf("%s\n", json.dump().c_str());
 }
 

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
@@ -13,7 +12,6 @@
 #include "penstock/config/options.h"
 #include "penstock/program/simulate.h"
 #include "penstock/report/layer_table.h"
-#include "penstock/report/plan_text.h"
 #include "penstock/report/table.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/ranks.h"
@@ -144,29 +142,19 @@ std::string continue_hint(const TrainArguments& arguments,
 }
 
 // Measured beside predicted: the pictures that were asked for, and a table.
-void show_step(const train::Trainer& trainer, const PictureArguments& pictures) {
-  const train::Planned& planned = trainer.plan();
-  const program::Timeline* measured = trainer.measured_step();
-  if (planned.result.step_s <= 0 || measured == nullptr ||
-      planned.result.program.ranks.size() > 1) {
-    return;
-  }
-  const program::Timeline predicted = program::simulate(planned.result.program);
-  const report::StepPicture picture{report::plan_title(planned.costs, planned.result),
-                                    planned.result.program,
-                                    predicted,
-                                    measured};
+void show_step(const std::string& title,
+               const train::MeasuredStep& measured,
+               const PictureArguments& pictures) {
+  const program::Timeline predicted = program::simulate(measured.program);
+  const report::StepPicture picture{title, measured.program, predicted, &measured.timeline};
   write_pictures(picture, pictures);
-  if (pictures.any()) {
-    log_line(LogLevel::Info, report::measured_beside_predicted(picture));
-  }
+  log_line(LogLevel::Info, report::measured_beside_predicted(picture));
 }
 
 void show(const TrainArguments& arguments,
           const config::Recipe& recipe,
           const train::Trainer& trainer,
           const train::Summary& summary) {
-  show_step(trainer, arguments.pictures);
   if (summary.was_interrupted) {
     log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
   }
@@ -186,14 +174,14 @@ int train_model(const TrainArguments& arguments) {
   }
   const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
   train::prepare_process(recipe);
-  if (recipe.plan.pipeline > 1 && arguments.pictures.any()) {
-    throw ConfigError(
-        "--svg, --html and --trace of train draw a step of one rank; penstock simulate "
-        "draws that of a pipeline");
-  }
   train::run_ranks(recipe, arguments.ranks, [&](comm::Group& group) {
     train::Trainer trainer(recipe, arguments.resume, group, arguments.pictures.any());
     const train::Summary summary = trainer.run();
+    if (arguments.pictures.any()) {
+      if (const auto measured = trainer.measured_step()) {
+        show_step(trainer.plan_title(), *measured, arguments.pictures);
+      }
+    }
     if (group.rank() == 0) {
       show(arguments, recipe, trainer, summary);
     }

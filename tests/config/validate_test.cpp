@@ -140,6 +140,19 @@ TEST(Validate, GraphsGoWithoutDropoutAndWithoutALimit) {
   EXPECT_NO_THROW(validate(recipe));
 }
 
+TEST(Validate, NcclGoesWithCuda) {
+  Recipe recipe;
+  recipe.run.links = "nccl";
+  EXPECT_EQ(validation_error(recipe),
+            "run.links = \"nccl\" goes with run.device = \"cuda\", not \"cpu\"; try run.links = "
+            "\"auto\"");
+  recipe.run.device = "cuda";
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.run.device = "cpu";
+  recipe.run.links = "pinned";
+  EXPECT_NO_THROW(validate(recipe));
+}
+
 TEST(Validate, GraphsGoWithOneRank) {
   Recipe recipe;
   recipe.run.device = "cuda";

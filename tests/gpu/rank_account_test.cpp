@@ -6,6 +6,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/memory/gpu_account.h"
+#include "penstock/memory/gpu_out_of_memory.h"
 #include "penstock/memory/gpu_rank_account.h"
 
 #include "gpu/gpu_ranks.h"
@@ -27,6 +28,11 @@ int64_t taken_from(const device::Device& device) {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(device.where.index())
       .reserved_bytes[0]
       .current;
+}
+
+// Of all the device's memory, how much the allocator may take.
+double share_of(const device::Device& device) {
+  return c10::cuda::CUDACachingAllocator::getMemoryFraction(device.where.index());
 }
 
 class GpuRankAccounts : public test::OnGpu<> {};
@@ -129,12 +135,16 @@ TEST_F(GpuRankAccounts, KeepWhatIsTakenFromTheDeviceWithinTheSumOfTheirLimits) {
     for (const double one : group.all_gather({&limit, 1}, what("the limits"))) {
       sum += one;
     }
+    const double whole = static_cast<double>(memory_of_device(device.where.index()).all);
+    EXPECT_NEAR(share_of(device) * whole, sum, static_cast<double>(kMiB));
     for (int64_t size = 10; size <= 150; size += 20) {
       const at::Tensor tensor = bytes_on(device, size * kMiB);
       EXPECT_LE(static_cast<double>(taken_from(device)), sum);
     }
-    group.barrier(what("the test's end"));
+    group.barrier(what("the limits' end"));
     account.set_limit(0);
+    EXPECT_EQ(share_of(device), 1.0) << "one rank without a limit, and there is no sum";
+    group.barrier(what("the test's end"));
   });
 }
 

@@ -135,6 +135,7 @@ TEST_F(GpuRankLimits, ArePlannedAndKeptAndChangeNoBit) {
     planned = plan_with(limited, costs);
     ASSERT_TRUE(planned.is_feasible) << tenths << " tenths";
   }
+  ASSERT_GT(planned.recomputed_forwards, 0);
   const Trained found = train(limited, planned);
   EXPECT_EQ(found.losses, expected.losses);
   for (size_t rank = 0; rank < found.peaks.size(); ++rank) {

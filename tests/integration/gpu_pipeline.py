@@ -44,6 +44,17 @@ PIPELINE = {
     "run.validate_sequences": 10,
     "run.timeout": 60,
 }
+# Over a GiB at each rank, most of it activations: several times what the allocator's pages are.
+LARGE = {
+    "model.layers": 8,
+    "model.width": 512,
+    "model.heads": 8,
+    "model.context": 256,
+    "train.batch": 64,
+    "train.steps": 3,
+    "plan.micro_batches": 4,
+    "plan.schedule": "gpipe",
+}
 TIMEOUT_S = 240
 
 shared = None  # a cost table, measured once, so that not every run spends its time on it
@@ -162,12 +173,24 @@ class GpuPipelines(cli.CliTestCase):
         self.assertEqual(resumed["losses"], expected["losses"][3:])
 
     def test_every_rank_keeps_its_limit(self):
-        found = self.train_ranks("threads", 2, {"run.out": "unlimited"})
-        most = max(found["predicted_rank_peak_bytes"])
-        limit = most + (120 << 20)  # the allocator's pages
+        """One that the plan without a limit breaks."""
+        costs = self.folder / "large.json"
+        profile = cli.run(
+            *("profile", "recipe.toml", "--out", str(costs)),
+            *cli.settings({**LARGE, "plan.pipeline": 2}),
+            cwd=self.folder,
+            timeout=TIMEOUT_S,
+        )
+        self.assertEqual(profile.code, 0, profile)
+        large = {**LARGE, "plan.costs": costs}
+        found = self.train_ranks("threads", 2, {**large, "run.out": "unlimited"})
+        most = max(found["rank_peak_bytes"])
+        limit = most * 7 // 10 + (96 << 20)  # the allocator's pages
+        self.assertLess(limit, most)
         for launcher in ("threads", "mpi") if MPIRUN else ("threads",):
             with self.subTest(launcher=launcher):
-                limited = self.train_ranks(launcher, 2, {"plan.memory": limit})
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                limited = self.train_ranks(launcher, 2, {**large, "plan.memory": limit})
                 self.assertEqual(limited["losses"], found["losses"])
                 self.assertEqual(limited["limit_bytes"], limit)
                 for peak in limited["rank_peak_bytes"]:

@@ -271,6 +271,14 @@ class Gpu(BadInputTestCase):
             {"run.graphs": "on"}, 'run.graphs = "on"', '"cuda", not "cpu"', 'run.graphs = "auto"'
         )
 
+    def test_links_on_the_cpu(self):
+        self.assert_train_refused(
+            {"run.links": "nccl"}, 'run.links = "nccl"', '"cuda", not "cpu"', 'run.links = "auto"'
+        )
+
+    def test_links_of_another_kind(self):
+        self.assert_train_refused({"run.links": "ib"}, "run.links", '"auto", "pinned" or "nccl"')
+
     def test_graphs_with_dropout(self):
         # Found before the device is opened, so on any machine.
         self.assert_train_refused(

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 import penstock_cli as cli
 
@@ -328,6 +330,37 @@ class Asynchronous(PipelineTestCase):
                 self.assertEqual(resumed["validation_loss"], whole["validation_loss"])
                 self.assert_same_end(f"{schedule}-resumed", f"{schedule}-whole", 20)
 
+    def test_a_resumed_run_keeps_its_cuts(self):
+        """They are part of the numbers, and would be chosen anew."""
+        first = self.values("pipedream", "first", plan__cuts="2", run__save_every=4)
+        whole = self.train_ranks("threads", 2, first)
+        again = {**self.values("pipedream", "again"), "plan.cuts": ""}
+        resumed = self.train_ranks("threads", 2, again, "--resume", "first/step-00000004")
+        self.assertEqual(resumed["losses"], whole["losses"][4:])
+        other = self.values("pipedream", "other", plan__cuts="7", plan__flush_every=2)
+        result = self.run_program(
+            *self.arguments({"plan.pipeline": 2, **other}), "--resume", "first/step-00000004"
+        )
+        self.assertEqual(result.code, 0, result)
+        for key, now, before in (("cuts", '"7"', '"2"'), ("flush_every", "2", "4")):
+            line = f"resuming with plan.{key} = {now}; the checkpoint was trained with {before}"
+            self.assertIn(line, result.stderr)
+
+    def test_simulate_and_plan_agree_on_a_step(self):
+        values = {**self.values("2bw", "out"), "plan.pipeline": 4}
+        planned = self.plan(values)
+        found = self.run_program(*self.arguments(values, command="simulate")).json()
+        self.assertEqual(found["updates"], 4)
+        self.assertAlmostEqual(found["step"], planned["step_s"], delta=1e-9 * planned["step_s"])
+
+    def test_flush_every_is_refused_where_it_means_nothing(self):
+        values = {"plan.pipeline": 2, "plan.schedule": "1f1b"}
+        for command in ("plan", "simulate"):
+            result = self.run_program(
+                *self.arguments(values, command=command), "--flush-every", "3"
+            )
+            self.assert_fails(result, '--flush-every is for asynchronous schedules, and "1f1b"')
+
     def test_saving_and_validating_wait_for_a_drained_pipeline(self):
         # Between steps 4 and 8 both fall due, and come after 8.
         plain = {"run__save_every": 0, "run__validate_every": 0}
@@ -496,6 +529,196 @@ class Memory(PipelineTestCase):
         self.assertFalse(self.plan({**values, "plan.memory": least - 1}, code=1)["feasible"])
         found = self.train_ranks("threads", self.RANKS, {**values, "plan.memory": least})
         self.assertLessEqual(max(found["rank_peak_bytes"]), least)
+
+
+class Check(PipelineTestCase):
+    """That a difference is found and named is for tests/train/check_pipeline_test.cpp."""
+
+    PARTS = 3
+
+    def values(self, **more):
+        return {
+            "plan.pipeline": 2,
+            "plan.micro_batches": self.PARTS,
+            **{f"plan.{key}": value for key, value in more.items()},
+        }
+
+    def check(self, values, *flags):
+        result = self.run_program(*self.arguments(values, *flags, command="check"))
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        return result.json()
+
+    def test_every_schedule(self):
+        expected = self.train_ranks("threads", 1, {"plan.micro_batches": self.PARTS})["losses"]
+        for schedule in SCHEDULES:
+            with self.subTest(schedule=schedule):
+                report = self.check(self.values(schedule=schedule))
+                self.assertIs(report["equal"], True)
+                self.assertIsNone(report["first_difference"])
+                self.assertEqual(report["steps"], 3)
+                self.assertGreater(report["tensors"], 3 * self.PARTS * 2 * (LAYERS - 1))
+                self.assertEqual(report["loss"], expected[2])
+                self.assertEqual(report["rank_peak_bytes"], report["predicted_rank_peak_bytes"])
+
+    def test_limit(self):
+        values = self.values(schedule="1f1b")
+        least = max(self.plan({**values, "plan.memory": 1000}, code=1)["least_memory_bytes"])
+        values["plan.memory"] = least
+        self.assertGreater(self.plan(values)["recomputed_forwards"], 0)
+        report = self.check(values, "--steps", 2)
+        self.assertIs(report["equal"], True)
+        self.assertEqual(report["steps"], 2)
+        self.assertEqual(report["limit_bytes"], least)
+        self.assertEqual(len(report["rank_peak_bytes"]), 2)
+        self.assertEqual(report["peak_bytes"], max(report["rank_peak_bytes"]))
+        self.assertLessEqual(report["peak_bytes"], least)
+        self.assertLessEqual(report["predicted_peak_bytes"], least)
+        values["plan.memory"] = least - 1
+        result = self.run_program(*self.arguments(values, command="check"))
+        self.assert_fails(result, "does not fit", code=1)
+
+    def test_text(self):
+        settings = cli.settings(self.values(costs=costs_file(self.PARTS)))
+        result = self.run_program("check", "recipe.toml", *settings, "--program", "step.json")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("does not change a bit", result.stdout)
+        self.assertIn("of 3 steps on 2 ranks equal those of one device", result.stdout)
+        self.assertFalse((self.folder / "out").exists())
+        self.assertEqual(len(self.replay("step.json")["peaks"]), 2)
+
+    def test_interrupt(self):
+        arguments = self.arguments(self.values(), "--steps", 1_000_000, command="check")
+        process = self.launch("threads", 2, arguments)
+        self.addCleanup(process.kill)
+        self.assertTrue(any(line.startswith("check 1/") for line in process.stderr))
+        process.send_signal(signal.SIGINT)
+        result = cli.finish(process, arguments)
+        line = self.assert_fails(result, "check was stopped by SIGINT", "nothing differs", code=1)
+        self.assertRegex(line, r"after \d+ of 1000000 steps")
+
+    def test_refusals(self):
+        for schedule in ASYNCHRONOUS:
+            values = {**self.values(schedule=schedule), "model.tied": False, "train.clip": 0}
+            result = self.run_program(*self.arguments(values, command="check"))
+            self.assert_fails(result, f'plan.schedule = "{schedule}"', "by design", "1f1b")
+        values = {**self.values(), "run.device": "cuda"}
+        result = self.run_program(*self.arguments(values, command="check"))
+        self.assert_fails(result, 'run.device is "cuda"', "--set run.device=cpu")
+
+    @needs_mpi
+    def test_launcher(self):
+        result = self.run_ranks("mpi", 2, self.arguments(self.values(), command="check"))
+        self.assertEqual(result.code, 2, result)
+        self.assertEqual(result.stdout, "", result)
+        self.assertEqual(len(set(result.errors())), 1, result)
+        for needle in ("a launcher started 2 processes", "without the launcher"):
+            self.assertIn(needle, result.errors()[0])
+
+
+class Pictures(PipelineTestCase):
+    """Measured beside predicted, of all ranks."""
+
+    RANKS = 2
+    FLAGS = ("--svg", "step.svg", "--html", "step.html", "--trace", "trace.json")
+
+    def train(self, launcher, values, *flags):
+        values = {"plan.pipeline": self.RANKS, "plan.micro_batches": 3, **values}
+        arguments = self.arguments(values, *self.FLAGS, *flags)
+        result = self.run_ranks(launcher, self.RANKS, arguments)
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        for text in (r"(step|\d updates), beginning to end", "rank 0", "rank 1"):
+            self.assertRegex(result.stderr, f"(?m)^{text} .* \\d")
+        return result.json()
+
+    def page(self):
+        page = (self.folder / "step.html").read_text()
+        data = re.search(r'<script [^>]*"application/json"[^>]*>(.*?)</script>', page, re.S)
+        return json.loads(data[1])
+
+    def check_page(self):
+        """A span for each instruction, at both ranks; the step ends with the last of them."""
+        page = self.page()
+        self.assertEqual(len(page["ranks"]), self.RANKS)
+        ends, starts = [], []
+        for rank in page["ranks"]:
+            count = len(rank["instructions"]["op"])
+            self.assertGreater(count, 0)
+            measured = rank["sides"]["measured"]
+            self.assertEqual(len(measured["start"]), count)
+            self.assertEqual(len(measured["duration"]), count)
+            self.assertEqual(len(measured["memory_at"]), 2 * count + 1)
+            self.assertEqual(measured["start"], sorted(measured["start"]))
+            self.assertLessEqual(measured["peak"], rank["sides"]["predicted"]["peak"])
+            starts.append(measured["start"][0])
+            ends.append(measured["start"][-1] + measured["duration"][-1])
+        self.assertEqual(min(starts), 0)
+        self.assertAlmostEqual(page["step"]["measured"], max(ends), delta=2)
+        # No rank begins when another is done.
+        self.assertLess(max(starts), min(ends))
+        return page
+
+    def check_svg(self):
+        text = [
+            "".join(element.itertext())
+            for element in xml.etree.ElementTree.parse(self.folder / "step.svg").iter()
+            if element.tag.endswith("}text")
+        ]
+        # Under the lane of each rank is that of its measured step.
+        for rank in range(self.RANKS):
+            below = text[text.index(f"rank {rank}") + 1 :]
+            ends = [i for i, one in enumerate(below) if one.startswith(("rank", "to rank"))]
+            self.assertIn("measured", below[: ends[0]])
+
+    def check_trace(self, slack_us):
+        """What is received was sent before: the ranks' records lie on one clock."""
+        events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
+        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        expected = {f"rank {r} {s}" for r in range(self.RANKS) for s in ("predicted", "measured")}
+        self.assertEqual(set(names.values()), expected)
+
+        def spans(rank, kind):
+            return [
+                event
+                for event in events
+                if event.get("cat") == kind and names[event["pid"]] == f"rank {rank} measured"
+            ]
+
+        for sender in range(self.RANKS):
+            sent, received = spans(sender, "send"), spans(1 - sender, "receive")
+            self.assertEqual(len(sent), len(received))
+            self.assertGreater(len(sent), 0)
+            for one, other in zip(sent, received):
+                self.assertGreaterEqual(other["ts"] + other["dur"], one["ts"] - slack_us)
+
+    def test_threads(self):
+        summary = self.train("threads", {"plan.schedule": "1f1b"})
+        self.check_page()
+        self.check_svg()
+        self.check_trace(slack_us=0.01)
+        # Every rank's record is that of the step of median length at rank 0, waiting included.
+        self.assertGreater(self.page()["step"]["measured"], 0.3e9 * summary["step_seconds"])
+        self.assertEqual(cli.temporaries(self.folder), [])
+
+    @needs_mpi
+    def test_mpi(self):
+        self.train("mpi", {"plan.schedule": "zb-h1"})
+        self.check_page()
+        self.check_svg()
+        # Clocks are compared by messages, which take a while when the machine is busy.
+        self.check_trace(slack_us=10_000)
+
+    def test_asynchronous(self):
+        """As many steps as run at once are one picture: the most that did."""
+        values = {"model.tied": False, "train.clip": 0, "plan.schedule": "pipedream"}
+        drained = {"plan.flush_every": 4, "run.save_every": 8, "run.out": "out"}
+        self.train("threads", {**values, **drained})
+        self.assertEqual(self.check_page()["micro_batches"], 4 * 3)
+        self.train("threads", {**values, **drained}, "--resume", "out/step-00000008")
+        self.assertEqual(self.check_page()["micro_batches"], 2 * 3)
+        self.train("threads", {**values, "plan.sync_steps": 10, "run.out": "synchronous"})
+        self.assertEqual(self.check_page()["micro_batches"], 3)
 
 
 class LongRun(PipelineTestCase):

@@ -43,8 +43,12 @@ TEST(Asynchronous, DrainsEveryOneOfTheFirstSteps) {
   config::Recipe recipe = recipe_of("pipemare", 10, 4);
   recipe.plan.sync_steps = 3;
   EXPECT_EQ(segments(recipe), (std::vector<int64_t>{1, 1, 1, 1, 4, 2}));
+  EXPECT_EQ(most_steps_at_once(recipe), 4);
   recipe.plan.sync_steps = 6;
   EXPECT_EQ(segments(recipe), (std::vector<int64_t>{1, 1, 1, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(most_steps_at_once(recipe), 2);
+  recipe.plan.sync_steps = 10;
+  EXPECT_EQ(most_steps_at_once(recipe), 1);
 }
 
 TEST(Asynchronous, LeavesOtherSchedulesStepByStep) {
@@ -65,6 +69,11 @@ TEST(Asynchronous, PipeMareLowersTheRatesOfEarlyRanks) {
   EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 50), std::sqrt(2.0 / 7));
   EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 100), 1);
   EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 1000), 1);
+  // Nothing is late in synchronous steps; the count begins after them.
+  plan.sync_steps = 30;
+  EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 29), 1);
+  EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 30), 2.0 / 7);
+  EXPECT_DOUBLE_EQ(rate_factor(plan, 0, 80), std::sqrt(2.0 / 7));
 }
 
 TEST(Asynchronous, OthersHaveOneRate) {

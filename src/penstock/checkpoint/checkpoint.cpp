@@ -132,15 +132,32 @@ bool may_differ(const std::string& key, const config::Recipe& ours) {
          (key == "train.steps" && ours.train.schedule == "constant");
 }
 
+// Where weights move while micro-batches are in flight, the plan is part of the numbers.
+const std::set<std::string> kDecideDelays{"plan.pipeline",
+                                          "plan.schedule",
+                                          "plan.micro_batches",
+                                          "plan.cuts",
+                                          "plan.flush_every",
+                                          "plan.sync_steps",
+                                          "plan.anneal_steps"};
+
+bool decides_numbers(const config::Option& option,
+                     const config::Recipe& stored,
+                     const config::Recipe& ours) {
+  if (option.section() == "model" || option.section() == "data" || option.section() == "train") {
+    return true;
+  }
+  return kDecideDelays.contains(option.key) &&
+         (stored.plan.is_asynchronous() || ours.plan.is_asynchronous());
+}
+
 void compare_recipes(const fs::path& folder,
                      const config::Recipe& stored,
                      const config::Recipe& ours) {
   for (const config::Option& option : config::option_table()) {
     const std::string before = config::format_value(option.get(stored));
     const std::string now = config::format_value(option.get(ours));
-    const bool decides_numbers =
-        option.section() == "model" || option.section() == "data" || option.section() == "train";
-    if (before == now || !decides_numbers || may_differ(option.key, ours)) {
+    if (before == now || !decides_numbers(option, stored, ours) || may_differ(option.key, ours)) {
       continue;
     }
     // Momentum from nothing has no buffer to go on from.

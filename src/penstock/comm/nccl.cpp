@@ -6,11 +6,27 @@
 
 #include <nccl.h>
 
+#include "penstock/base/error.h"
 #include "penstock/comm/wait.h"
 
 namespace penstock::comm {
 
 namespace {
+
+// Aborted at its end, also where a link fails while it is made. Not the polite end, which waits for the
+// peer: nothing is under way, for a step ends with all of it.
+struct Communicator {
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    if (handle != nullptr) {
+      ncclCommAbort(handle);
+    }
+  }
+
+  ncclComm_t handle = nullptr;
+};
 
 class NcclLink final : public CardLink {
  public:
@@ -35,26 +51,26 @@ class NcclLink final : public CardLink {
     }
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that a peer that does not come can be told
-    settle(ncclCommInitRankConfig(&link_, 2, id, is_sender ? kSender : kReceiver, &config), what);
-  }
-
-  // Not the polite end, which waits for the peer. Nothing is under way: a step ends with all of it.
-  ~NcclLink() override {
-    if (link_ != nullptr) {
-      ncclCommAbort(link_);
-    }
+    config.maxCTAs = kMostBlocks;
+    settle(ncclCommInitRankConfig(&link_.handle, 2, id, is_sender ? kSender : kReceiver, &config),
+           what);
   }
 
   void send(const void* data, int64_t bytes, CUstream_st* stream, const What& what) override {
-    settle(ncclSend(data, static_cast<size_t>(bytes), ncclUint8, kReceiver, link_, stream), what);
+    settle(ncclSend(data, static_cast<size_t>(bytes), ncclUint8, kReceiver, link_.handle, stream),
+           what);
   }
   void receive(void* data, int64_t bytes, CUstream_st* stream, const What& what) override {
-    settle(ncclRecv(data, static_cast<size_t>(bytes), ncclUint8, kSender, link_, stream), what);
+    settle(ncclRecv(data, static_cast<size_t>(bytes), ncclUint8, kSender, link_.handle, stream),
+           what);
   }
 
  private:
   static constexpr int kSender = 0;
   static constexpr int kReceiver = 1;
+  // A transfer that waits for its peer keeps its blocks on the card, beside the layers' kernels. Fewer
+  // also need fewer buffers.
+  static constexpr int kMostBlocks = 4;
 
   void check(ncclResult_t result, const What& what) const {
     if (result != ncclSuccess && result != ncclInProgress) {
@@ -76,7 +92,7 @@ class NcclLink final : public CardLink {
     Wait wait(group_.rank(), peer_, what);
     for (;;) {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(link_, &state), what);
+      check(ncclCommGetAsyncError(link_.handle, &state), what);
       check(state, what);
       if (state == ncclSuccess) {
         return;
@@ -90,14 +106,12 @@ class NcclLink final : public CardLink {
 
   Group& group_;
   const int32_t peer_;
-  ncclComm_t link_ = nullptr;
+  Communicator link_;
 };
 
 }  // namespace
 
-bool has_nccl() {
-  return true;
-}
+void require_nccl() {}
 
 std::unique_ptr<CardLink> connect_cards(Group& group, int32_t from, int32_t to, int64_t channel) {
   return std::make_unique<NcclLink>(group, from, to, channel);

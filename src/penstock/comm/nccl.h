@@ -22,7 +22,7 @@ class CardLink {
   virtual void receive(void* data, int64_t bytes, CUstream_st* stream, const What& what) = 0;
 };
 
-bool has_nccl();
+void require_nccl();  // throws ConfigError in builds without it
 
 // Both ranks call it, on the thread and with the GPU that will use it; pairs that connect several links
 // do so in the same order. Throws Timeout after the group's time.

@@ -1,9 +1,12 @@
+#include "penstock/base/error.h"
 #include "penstock/comm/nccl.h"
 
 namespace penstock::comm {
 
-bool has_nccl() {
-  return false;
+void require_nccl() {
+  throw ConfigError(
+      "run.links = \"nccl\", but this penstock was built without NCCL; build it where CMake finds "
+      "NCCL (docs/gpu.md), or try run.links = \"auto\"");
 }
 
 std::unique_ptr<CardLink> connect_cards(Group&, int32_t, int32_t, int64_t) {

@@ -388,6 +388,13 @@ std::vector<Option> make_table() {
           {"auto", "on", "off"},
           "cuda: record the step as a CUDA graph and replay it; \"auto\": where every step is the "
           "same to the device, that is without dropout, and there is no plan.memory"),
+      choice("run.links",
+             run,
+             &RunOptions::links,
+             {"auto", "pinned", "nccl"},
+             "cuda: how the tensors of a step go between ranks that are processes: through pinned "
+             "memory of the host, or by NCCL from GPU to GPU, each rank with one of its own; "
+             "\"auto\": pinned, for NCCL has not been tried on two GPUs yet"),
       integer("run.threads",
               run,
               &RunOptions::threads,

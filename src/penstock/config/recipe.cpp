@@ -275,6 +275,11 @@ void validate(const Recipe& recipe) {
                           run.device,
                           "\"; try run.graphs = \"auto\""));
   }
+  if (run.links == "nccl" && run.device != "cuda") {
+    throw ConfigError(cat("run.links = \"nccl\" goes with run.device = \"cuda\", not \"",
+                          run.device,
+                          "\"; try run.links = \"auto\""));
+  }
   constexpr int64_t kMostOnGpu = 16384;
   if (run.device == "cuda" && plan.micro_batches > kMostOnGpu) {
     throw ConfigError(cat("plan.micro_batches = ",

@@ -78,6 +78,7 @@ struct RunOptions {
   std::string device = "cpu";
   bool deterministic = false;
   std::string graphs = "auto";
+  std::string links = "auto";
   int64_t threads = 0;
   double timeout = 600;
   std::string out;

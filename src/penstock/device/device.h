@@ -21,6 +21,8 @@ struct DeviceOptions {
   int32_t index = 0;
   // GPU: other threads of this process are ranks too and may compute on the same one.
   bool is_one_of_several = false;
+  // GPU: ranks are processes with a GPU each, and NCCL takes the tensors of a step from one to another.
+  bool uses_nccl = false;
 };
 
 struct Device {

@@ -1,6 +1,7 @@
 #include "penstock/device/gpu_context.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <cuda_runtime_api.h>
 
@@ -35,7 +36,7 @@ GpuContext::GpuContext(int index, const DeviceOptions& options)
     streams_.push_back(stream.stream());
   }
   if (options.is_one_of_several) {
-    own_account_ = &memory::open_gpu_rank_account(index, compute());
+    own_account_.reset(&memory::open_gpu_rank_account(index, compute()));
   }
   workspace_ = at::empty({gpu::Gemms::kWorkspaceBytes}, at::TensorOptions(where_).dtype(at::kByte));
   losses_ = at::zeros({kLossSlots}, at::TensorOptions(where_).dtype(at::kDouble));
@@ -45,13 +46,11 @@ GpuContext::GpuContext(int index, const DeviceOptions& options)
   attention_ = std::make_unique<gpu::Attention>();
 }
 
-GpuContext::~GpuContext() {
-  if (own_account_ != nullptr) {
-    try {
-      memory::close_gpu_rank_account(*own_account_);
-    } catch (const std::exception& error) {
-      log_warning("while a rank left its GPU: ", error.what());  // a device that has failed
-    }
+void GpuContext::CloseAccount::operator()(memory::Account* account) const {
+  try {
+    memory::close_gpu_rank_account(*account);
+  } catch (const std::exception& error) {
+    log_warning("while a rank left its GPU: ", error.what());  // a device that has failed
   }
 }
 

@@ -22,7 +22,6 @@ namespace penstock::device {
 class GpuContext {
  public:
   GpuContext(int index, const DeviceOptions& options);
-  ~GpuContext();
 
   // The one place where a program's resources become streams.
   gpu::Stream stream(program::ResourceKind resource) const;
@@ -30,7 +29,7 @@ class GpuContext {
 
   c10::Device where() const { return where_; }
   const DeviceOptions& options() const { return options_; }
-  memory::Account* own_account() const { return own_account_; }  // of one of several ranks
+  memory::Account* own_account() const { return own_account_.get(); }  // of one of several ranks
   gpu::Gemms& gemms() { return *gemms_; }
   gpu::Attention& attention() { return *attention_; }
 
@@ -59,10 +58,13 @@ class GpuContext {
   void wait() const;  // for the compute stream
 
  private:
+  struct CloseAccount {
+    void operator()(memory::Account* account) const;
+  };
+
   c10::Device where_;
   DeviceOptions options_;
   std::vector<gpu::Stream> streams_;
-  memory::Account* own_account_ = nullptr;
   at::Tensor workspace_, losses_, host_losses_;
   std::unique_ptr<gpu::Gemms> gemms_;
   std::unique_ptr<gpu::Attention> attention_;
@@ -70,6 +72,8 @@ class GpuContext {
   int64_t next_loss_ = 0;
   bool is_timing_ = false;
   std::map<std::string, bool> preferences_;
+  // The last member, so that it is closed before what was counted goes; also where the constructor fails.
+  std::unique_ptr<memory::Account, CloseAccount> own_account_;
 };
 
 }  // namespace penstock::device

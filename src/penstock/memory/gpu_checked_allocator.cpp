@@ -1,7 +1,9 @@
 #include "penstock/memory/gpu_checked_allocator.h"
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 

@@ -9,6 +9,7 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include "penstock/base/error.h"
 #include "penstock/memory/gpu_account.h"
 #include "penstock/memory/gpu_checked_allocator.h"
 #include "penstock/memory/gpu_out_of_memory.h"
@@ -31,6 +32,9 @@ struct Books {
   };
 
   std::mutex mutex;
+  // Held while the sum of the limits is read and given to the allocator, so that the last sum is the
+  // one that holds. Taken before the other; what the allocator calls never takes it.
+  std::mutex limit_mutex;
   std::vector<std::unique_ptr<GpuRankAccount>> accounts;
   std::unordered_map<void*, GpuRankAccount*> by_stream;  // of ranks that have not ended
   std::unordered_map<size_t, Block> blocks;              // by address
@@ -103,6 +107,7 @@ class GpuRankAccount final : public Account {
   }
 
   void limit_device() const {
+    const Lock lock(books().limit_mutex);
     const double limit = static_cast<double>(limit_of_device());
     const double whole = static_cast<double>(memory_of_device(device_).all);
     cuda::setMemoryFraction(limit == 0 ? 1.0 : std::min(1.0, limit / whole),
@@ -209,7 +214,8 @@ Account& open_gpu_rank_account(int device, gpu::Stream compute) {
     const Lock lock(books().mutex);
     books().accounts.push_back(std::make_unique<GpuRankAccount>(device, compute));
     account = books().accounts.back().get();
-    books().by_stream[compute] = account;
+    const bool is_new = books().by_stream.emplace(compute, account).second;
+    PENSTOCK_CHECK(is_new, "two ranks compute on one stream of GPU ", device);
   }
   account->limit_device();
   return *account;

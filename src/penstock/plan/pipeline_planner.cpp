@@ -106,14 +106,15 @@ class PipelinePlanner {
   SlotsAnswer choose(int64_t margin) const {
     // In a pipeline that is not drained every micro-batch is like every other.
     const Pipeline& pipeline = result_.pipeline;
-    const bool is_apart = request_.mode == SlotMode::Apart && pipeline.schedule.updates == 1;
+    const bool is_drained = pipeline.schedule.updates == 1;
+    const SlotMode mode =
+        request_.mode == SlotMode::Apart && !is_drained ? SlotMode::Uniform : request_.mode;
     const schedule::Schedule turns = schedule::without_updates(pipeline.schedule);
-    SlotsRequest request{
-        .table = table_,
-        .schedule = turns,
-        .cuts = pipeline.cuts,
-        .link = request_.link,
-        .mode = request_.mode == SlotMode::Apart && !is_apart ? SlotMode::Uniform : request_.mode};
+    SlotsRequest request{.table = table_,
+                         .schedule = turns,
+                         .cuts = pipeline.cuts,
+                         .link = request_.link,
+                         .mode = mode};
     if (request_.limit_bytes > 0) {
       for (size_t rank = 0; rank < residents_.size(); ++rank) {
         request.limit_bytes.push_back(request_.limit_bytes - held_always(rank) - margin);

@@ -121,7 +121,7 @@ std::string total_table(const StepSums& sums, bool has_measured) {
     add_total(row.name, row.seconds);
   }
   table.add_rule();
-  add_total("step, beginning to end", sums.step);
+  add_total(sums.step_name(), sums.step);
   return table.text();
 }
 
@@ -154,9 +154,14 @@ SecondsPair& SecondsPair::operator+=(SecondsPair other) {
   return *this;
 }
 
+std::string StepSums::step_name() const {
+  return updates == 1 ? "step, beginning to end" : cat(updates, " updates, beginning to end");
+}
+
 StepSums step_sums(const StepPicture& picture) {
   check_picture(picture);
   StepSums sums;
+  sums.updates = picture.program.updates;
   for (const program::LayerInfo& layer : picture.program.layers) {
     sums.layers.push_back({layer.name, 0, 0, 0, std::vector<int64_t>(layer.ways.size()), {}, {}});
   }

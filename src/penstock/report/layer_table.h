@@ -37,9 +37,13 @@ struct StepSums {
   std::vector<OpRow> others;     // loss, step, ...: those that occur
   std::vector<OpRow> transfers;  // send, receive: likewise
   SecondsPair forward, backward;
-  SecondsPair all;    // without transfers, which nobody computes
-  SecondsPair again;  // the part of `forward` that ran again
-  SecondsPair step;   // from beginning to end; less than `all` where resources overlap
+  SecondsPair all;      // without transfers, which nobody computes
+  SecondsPair again;    // the part of `forward` that ran again
+  SecondsPair step;     // from beginning to end; less than `all` where resources overlap
+  int32_t updates = 1;  // that `step` has
+
+  // What `step` is called.
+  std::string step_name() const;
 };
 
 StepSums step_sums(const StepPicture& picture);

@@ -94,17 +94,17 @@ std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_byte
 
 std::string does_not_fit(const plan::PipelineResult& result, int64_t limit_bytes) {
   const size_t rank = tightest_rank(result);
-  return cat(
-      "does not fit: rank ",
-      rank,
-      " needs at least ",
-      format_count(result.least_bytes[rank]),
-      " bytes (",
-      result.binding[rank],
-      "), and plan.memory allows ",
-      format_count(limit_bytes),
-      "; try more plan.micro_batches, more ranks in plan.pipeline, another plan.schedule, or "
-      "plan.recompute = \"auto\"");
+  return cat("does not fit: rank ",
+             rank,
+             " needs at least ",
+             format_count(result.least_bytes[rank]),
+             " bytes (",
+             result.binding[rank],
+             "), and plan.memory allows ",
+             format_count(limit_bytes),
+             "; try more plan.micro_batches, more ranks in plan.pipeline, another plan.schedule, ",
+             result.program.updates > 1 ? "a smaller plan.flush_every, " : "",
+             "or plan.recompute = \"auto\"");
 }
 
 std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineResult& result) {
@@ -122,7 +122,7 @@ std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineRes
                    layers_of(result.pipeline, rank),
                    format_bytes(result.program.ranks[rank].resident_bytes()),
                    format_bytes(result.peak_bytes[rank]),
-                   format_seconds(seconds),
+                   format_seconds(seconds / result.program.updates),
                    percent(timeline.seconds > 0 ? seconds / timeline.seconds : 0),
                    result.binding[rank]});
   }

@@ -100,6 +100,7 @@ json rows_json(const std::vector<OpRow>& rows) {
 json sums_json(const StepSums& sums) {
   return {{"others", rows_json(sums.others)},
           {"transfers", rows_json(sums.transfers)},
+          {"step_name", sums.step_name()},
           {"forward", pair_json(sums.forward)},
           {"backward", pair_json(sums.backward)},
           {"all", pair_json(sums.all)},

@@ -78,7 +78,7 @@ function fillTables() {
                  ['all work', sums.all],
                  ...sums.transfers.map(one => [one.name, one.seconds])];
   for (const [name, seconds] of works) tableRow(totals, [name, ...pair(seconds)], 1, 'td');
-  tableRow(totals, ['step, beginning to end', ...pair(SIDES.map(side => data.step[side]))], 1, 'td',
+  tableRow(totals, [sums.step_name, ...pair(SIDES.map(side => data.step[side]))], 1, 'td',
            'total');
 
   tableRow(memory, ['rank', 'held all the time', ...headings('predicted peak'), 'limit', 'left'], 2,

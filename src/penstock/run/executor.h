@@ -58,8 +58,9 @@ class Executor {
   // One training step, or as many as the program has updates: `input` has the batches of all of them,
   // and `update` is called for each. The batch, the whole of it at every rank, has as many micro-batches
   // as the program. Returns the mean loss over all targets that count, once the device has done
-  // everything (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error (exit code 1) when an allocation would break the
-  // account's limit; weights are then as before, gradients are not.
+  // everything (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error
+  // (exit code 1) when an allocation would break the account's limit; weights are then as before,
+  // gradients are not.
   double run(const StepInput& input, const Update& update);
   // Of the last run, for each of its updates.
   const std::vector<double>& losses() const { return losses_; }

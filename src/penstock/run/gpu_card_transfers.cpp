@@ -1,8 +1,11 @@
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -10,7 +13,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
+#include "penstock/comm/card_channel.h"
 #include "penstock/comm/nccl.h"
+#include "penstock/comm/wait.h"
 #include "penstock/device/gpu_context.h"
 #include "penstock/gpu/check.h"
 #include "penstock/gpu/events.h"
@@ -51,95 +56,103 @@ class SentByCard final : public Sent {
   comm::Ticket ticket;
 };
 
-// Routes between different cards go from GPU to GPU, each on a link and a stream of its own: channels do
-// not hold up each other. A word through the group goes with each tensor. It is what the host waits for,
-// so time-outs and failures of peers are told as everywhere; the stream then waits for the bytes alone.
+// Every rank has a card of its own. Routes go from GPU to GPU, each on a link and a stream of its own:
+// channels do not hold up each other.
 class CardTransfers final : public Transfers {
  public:
-  CardTransfers(comm::Group& group,
-                const device::Device& device,
-                const std::vector<Route>& routes,
-                const std::vector<double>& cards)
-      : group_(group), device_(device), staged_(make_staged_transfers(group, device)) {
+  CardTransfers(comm::Group& group, const device::Device& device, const std::vector<Route>& routes)
+      : group_(group), device_(device) {
+    const at::Tensor byte = at::zeros({1}, at::TensorOptions(device.where).dtype(at::kByte));
+    device.gpu->wait();
     for (const Route& route : routes) {
-      const bool is_mine = route.from == group.rank() || route.to == group.rank();
-      if (is_mine &&
-          cards[static_cast<size_t>(route.from)] != cards[static_cast<size_t>(route.to)]) {
-        Link& link = links_[route];
-        link.stream = std::make_unique<OwnStream>();
-        link.cards = comm::connect_cards(group, route.from, route.to, route.channel);
+      if (route.from == group.rank() || route.to == group.rank()) {
+        connect(route, byte);
       }
     }
   }
 
   std::unique_ptr<Sent> send(int32_t peer, int64_t channel, const at::Tensor& tensor) override {
-    Link* const link = find({group_.rank(), peer, channel});
-    if (link == nullptr) {
-      return staged_->send(peer, channel, tensor);
-    }
+    Link& link = find({group_.rank(), peer, channel});
     gpu::Event is_made;
     is_made.record(device_.gpu->compute());
-    is_made.hold_up(link->stream->get());
+    is_made.hold_up(link.stream->get());
     auto sent = std::make_unique<SentByCard>();
     sent->bytes = static_cast<int64_t>(tensor.nbytes());
-    link->cards->send(tensor.const_data_ptr(), sent->bytes, link->stream->get(), [&] {
-      return cat("a send to rank ", peer);
-    });
-    sent->is_sent.record(link->stream->get());
-    sent->ticket = group_.send(peer, channel, &sent->bytes, sizeof(sent->bytes));
+    sent->ticket = link.cards->send(
+        tensor.const_data_ptr(), sent->bytes, [&] { return cat("a send to rank ", peer); });
+    sent->is_sent.record(link.stream->get());
     return sent;
   }
 
   void wait(Sent& sent, const comm::What& what) override {
-    auto* const mine = dynamic_cast<SentByCard*>(&sent);
-    if (mine == nullptr) {
-      return staged_->wait(sent, what);
-    }
-    group_.wait(mine->ticket, what);
-    mine->is_sent.hold_up(device_.gpu->compute());
+    auto& mine = static_cast<SentByCard&>(sent);
+    group_.wait(mine.ticket, what);
+    mine.is_sent.hold_up(device_.gpu->compute());
   }
 
   void receive(int32_t peer,
                int64_t channel,
                const at::Tensor& into,
                const comm::What& what) override {
-    Link* const link = find({peer, group_.rank(), channel});
-    if (link == nullptr) {
-      return staged_->receive(peer, channel, into, what);
-    }
-    int64_t bytes = 0;
-    group_.receive(peer, channel, &bytes, sizeof(bytes), what);
-    PENSTOCK_CHECK(bytes == static_cast<int64_t>(into.nbytes()),
-                   "rank ",
-                   peer,
-                   " sent ",
-                   bytes,
-                   " bytes for ",
-                   into.nbytes(),
-                   ": ",
-                   what());
+    Link& link = find({peer, group_.rank(), channel});
     gpu::Event is_free, is_there;
     is_free.record(device_.gpu->compute());  // what the memory was used for before is past
-    is_free.hold_up(link->stream->get());
-    link->cards->receive(into.data_ptr(), bytes, link->stream->get(), what);
-    is_there.record(link->stream->get());
+    is_free.hold_up(link.stream->get());
+    link.cards->receive(into.data_ptr(), static_cast<int64_t>(into.nbytes()), what);
+    is_there.record(link.stream->get());
     is_there.hold_up(device_.gpu->compute());
   }
 
  private:
   struct Link {
     std::unique_ptr<OwnStream> stream;
-    std::unique_ptr<comm::CardLink> cards;
+    std::unique_ptr<comm::CardChannel> cards;
   };
 
-  Link* find(const Route& route) {
+  // Called in the same order at both ends, and by ranks with several routes in the order of all.
+  void connect(const Route& route, const at::Tensor& byte) {
+    Link& link = links_[route];
+    link.stream = std::make_unique<OwnStream>();
+    link.cards = std::make_unique<comm::CardChannel>(
+        group_,
+        route.from,
+        route.to,
+        route.channel,
+        comm::connect_cards(group_, route.from, route.to, route.channel),
+        link.stream->get());
+    const comm::What what = [&] {
+      return cat("the first byte between the GPUs of ranks ", route.from, " and ", route.to);
+    };
+    link.cards->open(byte.data_ptr(), what);
+    comm::Wait wait(group_.rank(), link.cards->peer(), what);
+    for (;;) {
+      const cudaError_t state = cudaStreamQuery(link.stream->get());
+      if (state != cudaErrorNotReady) {
+        PENSTOCK_CUDA(state);
+        return;
+      }
+      cudaGetLastError();  // would answer "not ready" after the next launch
+      if (wait.seconds() > group_.timeout()) {
+        throw comm::Timeout(wait.timeout_line());
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  Link& find(const Route& route) {
     const auto found = links_.find(route);
-    return found == links_.end() ? nullptr : &found->second;
+    PENSTOCK_CHECK(found != links_.end(),
+                   "no link from rank ",
+                   route.from,
+                   " to rank ",
+                   route.to,
+                   " for channel ",
+                   route.channel);
+    return found->second;
   }
 
   comm::Group& group_;
   const device::Device& device_;
-  std::unique_ptr<Transfers> staged_;
   std::map<Route, Link> links_;
 };
 
@@ -148,13 +161,14 @@ class CardTransfers final : public Transfers {
 std::unique_ptr<Transfers> make_gpu_transfers(comm::Group& group,
                                               const device::Device& device,
                                               const std::vector<Route>& routes) {
-  if (group.shares_memory() || !comm::has_nccl()) {
+  if (!device.gpu->options().uses_nccl) {
     return make_gpu_transfers(group, device);
   }
   const double card = card_number(device);
   const std::vector<double> cards =
       group.all_gather(std::span(&card, 1), [] { return std::string("which GPU each rank has"); });
-  return std::make_unique<CardTransfers>(group, device, routes, cards);
+  comm::require_own_cards(cards);
+  return std::make_unique<CardTransfers>(group, device, routes);
 }
 
 }  // namespace penstock::run

@@ -1,5 +1,7 @@
 #include <deque>
 #include <exception>
+#include <memory>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 
@@ -29,10 +31,26 @@ struct Offer {
   mutable std::unique_ptr<gpu::Event> is_copied;  // of the receiver's device
 };
 
+// Of a run that fails: nobody may reuse what a send was given while `event` is ahead.
+void wait_for_end(const gpu::Event& event) {
+  try {
+    event.wait();
+  } catch (const std::exception& error) {
+    log_warning("while a send was given up: ", error.what());
+  }
+}
+
 class SentOffer final : public Sent {
  public:
+  ~SentOffer() override {
+    ticket = comm::Ticket();  // goes first: after it nobody looks at the offer
+    if (offer.is_copied != nullptr) {
+      wait_for_end(*offer.is_copied);  // the receiver still copies from the tensor
+    }
+  }
+
   Offer offer;
-  comm::Ticket ticket;  // goes first: after it nobody looks at the offer
+  comm::Ticket ticket;
 };
 
 class ThreadTransfers final : public Transfers {
@@ -111,13 +129,8 @@ class SentStaged final : public Sent {
   }
   ~SentStaged() override {
     if (!is_staged) {
-      // Of a run that fails; nobody else may get the pinned memory while the copy writes to it.
       std::erase(waiting_, this);
-      try {
-        is_copied.wait();
-      } catch (const std::exception& error) {
-        log_warning("while a send was given up: ", error.what());
-      }
+      wait_for_end(is_copied);  // the copy still writes to the pinned memory
     }
   }
 

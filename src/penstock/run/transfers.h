@@ -1,6 +1,7 @@
 // Tensors between the ranks of a group, wherever they lie. CPU tensors go as their bytes. On GPUs
 // ranks that are threads of one process copy from device memory to device memory, in the order of
-// their streams; those that are processes go by way of pinned memory, or by NCCL between different GPUs.
+// their streams; those that are processes go by way of pinned memory, or where run.links says so by
+// NCCL.
 #pragma once
 
 #include <compare>
@@ -55,8 +56,8 @@ struct Route {
 
   auto operator<=>(const Route&) const = default;
 };
-// The same, called by all ranks at the same time with all their routes, sorted: those between the GPUs
-// of different processes get a link of NCCL's, where there is NCCL.
+// The same, called by all ranks at the same time with all their routes, sorted: on a device opened for
+// NCCL each gets a link. Throws ConfigError where ranks share a GPU then.
 std::unique_ptr<Transfers> make_transfers(comm::Group& group,
                                           const device::Device& device,
                                           const std::vector<Route>& routes);

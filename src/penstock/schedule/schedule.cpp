@@ -30,8 +30,10 @@ void check_size(Kind kind, const Sizes& sizes) {
                           stages,
                           " stages with ",
                           counted,
-                          " micro-batches is too large to schedule: use fewer ranks, chunks or "
-                          "micro-batches"));
+                          " micro-batches",
+                          sizes.updates > 1 ? cat(" in ", sizes.updates, " updates") : "",
+                          " is too large to schedule: use fewer ranks, chunks or micro-batches",
+                          sizes.updates > 1 ? ", or a smaller plan.flush_every" : ""));
   }
 }
 
@@ -95,10 +97,6 @@ int32_t stages_per_rank(Kind kind, int32_t chunks) {
 
 bool is_asynchronous(Kind kind) {
   return kind == Kind::PipeDream || kind == Kind::PipeDream2BW || kind == Kind::PipeMare;
-}
-
-bool mixes_weights(Kind kind) {
-  return kind == Kind::PipeMare;
 }
 
 Schedule make_schedule(Kind kind, int32_t ranks, int32_t micro_batches, int32_t chunks) {

@@ -70,8 +70,6 @@ int32_t stages_per_rank(Kind kind, int32_t chunks);
 
 // Whether weights move while micro-batches are in flight: results differ from those of one device.
 bool is_asynchronous(Kind kind);
-// Whether the backward of a micro-batch may work with other weights than its forward.
-bool mixes_weights(Kind kind);
 
 struct Sizes {
   int32_t ranks = 1;

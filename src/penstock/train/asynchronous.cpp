@@ -6,7 +6,16 @@
 namespace penstock::train {
 
 int64_t most_steps_at_once(const config::Recipe& recipe) {
-  return recipe.plan.is_asynchronous() ? std::min(recipe.plan.flush_every, recipe.train.steps) : 1;
+  int64_t most = 1;
+  // The first that is drained at a multiple may be short, the ones after it are not.
+  for (int64_t step = std::min(recipe.plan.sync_steps, recipe.train.steps), tries = 0;
+       step < recipe.train.steps && tries < 2;
+       ++tries) {
+    const int64_t count = steps_at_once(recipe, step);
+    most = std::max(most, count);
+    step += count;
+  }
+  return most;
 }
 
 int64_t steps_at_once(const config::Recipe& recipe, int64_t step) {
@@ -18,12 +27,13 @@ int64_t steps_at_once(const config::Recipe& recipe, int64_t step) {
 }
 
 double rate_factor(const config::PlanOptions& plan, int64_t rank, int64_t step) {
-  if (plan.schedule != "pipemare" || step >= plan.anneal_steps) {
+  const int64_t late_steps = step - plan.sync_steps;
+  if (plan.schedule != "pipemare" || late_steps < 0 || late_steps >= plan.anneal_steps) {
     return 1;
   }
   const double tau = static_cast<double>(2 * (plan.pipeline - 1 - rank) + 1) /
                      static_cast<double>(plan.micro_batches);
-  const double left = 1 - static_cast<double>(step) / static_cast<double>(plan.anneal_steps);
+  const double left = 1 - static_cast<double>(late_steps) / static_cast<double>(plan.anneal_steps);
   return std::pow(std::max(1.0, tau), -left);
 }
 

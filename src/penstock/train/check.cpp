@@ -1,86 +1,19 @@
 #include "penstock/train/check.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
-#include <tuple>
 
-#include <ATen/ATen.h>
-
-#include "penstock/base/checksum.h"
 #include "penstock/base/interrupt.h"
+#include "penstock/base/text.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/parameters.h"
-#include "penstock/optim/optimizer.h"
-#include "penstock/run/executor.h"
+#include "penstock/train/check_side.h"
 
 namespace penstock::train {
 
 namespace {
 
 using program::ValueKind;
-
-uint32_t digest(const model::Tensors& tensors) {
-  uint32_t sum = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) {
-      const at::Tensor whole = tensor.contiguous().cpu();
-      sum = crc32c(whole.const_data_ptr(), whole.nbytes(), sum);
-    }
-  }
-  return sum;
-}
-
-std::string value_text(const program::Program& program, const program::Value& value) {
-  const auto name = [&](int32_t layer) {
-    return layer == program.loss_index() ? std::string("the loss")
-                                         : program.layers[static_cast<size_t>(layer)].name;
-  };
-  const std::string what = value.kind == ValueKind::Gradient
-                               ? cat("the gradient of the input of ", name(value.layer))
-                               : cat("the output of ", name(value.layer - 1));
-  return cat(what, ", micro-batch ", value.micro_batch);
-}
-
-// One of the two models: weights, optimizer, executor.
-struct Side {
-  Side(const config::Recipe& recipe,
-       const model::Chain& chain,
-       const program::Program& program,
-       const device::Device& device)
-      : parameters(
-            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
-        optimizer(optim::make_optimizer(recipe.train, parameters)),
-        executor(program, chain, parameters) {}
-
-  double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
-    const double loss_scale = recipe.train.precision == "float16" ? recipe.train.loss_scale : 1;
-    const run::StepInput input{.inputs = batch.inputs,
-                               .targets = batch.targets,
-                               .first_sample = step * recipe.train.batch,
-                               .micro_batches = recipe.plan.micro_batches,
-                               .seed = static_cast<uint64_t>(recipe.train.seed),
-                               .step = step,
-                               .loss_scale = loss_scale};
-    const double loss = executor.run(input, [&] {
-      optimizer->update(parameters,
-                        {.rate = optim::rate_at(recipe.train, step),
-                         .clip = recipe.train.clip,
-                         .loss_scale = loss_scale});
-    });
-    if (!optimizer->updated().was_applied) {
-      throw Error(ExitCode::Negative,
-                  cat("the gradients of step ",
-                      step + 1,
-                      " are not finite, so there is nothing to compare; try a lower train.lr",
-                      loss_scale > 1 ? " or train.loss_scale" : ""));
-    }
-    return loss;
-  }
-
-  model::Parameters parameters;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  run::Executor executor;
-};
 
 class Check {
  public:
@@ -101,7 +34,7 @@ class Check {
     planned_ = std::make_unique<Side>(recipe, chain, planned, device);
     kept_.executor.watch([this](const run::Made& made) {
       if (made.value.kind != ValueKind::Saved) {
-        expected_[key(made.value)] = digest(made.tensors);
+        expected_[key_of(made.value)] = digest(made.tensors);
       }
     });
     planned_->executor.watch([this](const run::Made& made) { compare(made); });
@@ -127,17 +60,12 @@ class Check {
   }
 
  private:
-  using Key = std::tuple<ValueKind, int32_t, int32_t>;
-  static Key key(const program::Value& value) {
-    return {value.kind, value.layer, value.micro_batch};
-  }
-
   void compare(const run::Made& made) {
     if (made.value.kind == ValueKind::Saved) {
       return;
     }
     ++report_->tensors;
-    if (digest(made.tensors) == expected_[key(made.value)]) {
+    if (digest(made.tensors) == expected_[key_of(made.value)]) {
       return;
     }
     const auto& instructions = planned_program_.ranks.front().instructions;
@@ -176,7 +104,7 @@ class Check {
   Side kept_;
   int64_t other_bytes_ = 0;
   std::unique_ptr<Side> planned_;
-  std::map<Key, uint32_t> expected_;  // of the step at hand
+  std::map<ValueKey, uint32_t> expected_;  // of the step at hand
   CheckReport* report_ = nullptr;
   int64_t step_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -16,12 +17,13 @@
 namespace penstock::train {
 
 struct CheckReport {
-  int64_t steps = 0;             // compared
-  int64_t tensors = 0;           // compared, each time it was made
-  bool is_equal = false;         // as far as asked for: an interrupted check is not
-  std::string first_difference;  // which tensor, at which step, made by which instruction
-  double loss = 0;               // of the last step compared, as planned
-  int64_t peak_bytes = 0;        // of the planned side, with its own weights and state
+  int64_t steps = 0;                     // compared
+  int64_t tensors = 0;                   // compared, each time it was made
+  bool is_equal = false;                 // as far as asked for: an interrupted check is not
+  std::string first_difference;          // which tensor, at which step, made by which instruction
+  double loss = 0;                       // of the last step compared, as planned
+  int64_t peak_bytes = 0;                // of the planned side, with its own weights and state
+  std::vector<int64_t> rank_peak_bytes;  // likewise, of each rank of a pipeline
 };
 
 struct CheckOptions {

@@ -1,6 +1,8 @@
 #include "penstock/train/rank_model.h"
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +18,7 @@
 #include "penstock/profile/profile.h"
 #include "penstock/program/program_json.h"
 #include "penstock/report/pipeline_text.h"
+#include "penstock/report/plan_text.h"
 #include "penstock/run/rank_update.h"
 #include "penstock/train/asynchronous.h"
 #include "penstock/train/setup.h"
@@ -199,6 +202,7 @@ RankModel build_alone(const config::Recipe& recipe,
   made.planned = plan_run(recipe, chain, *made.parameters, *made.optimizer, predicts);
   if (made.planned.result.step_s > 0) {
     made.predicted_peaks = {made.planned.result.peak_bytes};
+    made.title = report::plan_title(made.planned.costs, made.planned.result);
   }
   return made;
 }
@@ -311,8 +315,12 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
   request.weight_bytes = [&](const plan::Pipeline& pipeline) {
     std::vector<int64_t> all;
     for (const model::Part& part : parts_of(pipeline)) {
-      all.push_back(
-          model::Parameters::copy_bytes(chain.parameters(part), compute_type(recipe.train)));
+      const int64_t bytes =
+          model::Parameters::copy_bytes(chain.parameters(part), compute_type(recipe.train));
+      // On a GPU each of its two tensors ends with a block.
+      all.push_back(recipe.run.device == "cuda"
+                        ? memory::gpu_block_bytes(bytes) + memory::gpu_block_bytes(1)
+                        : bytes);
     }
     return all;
   };
@@ -342,8 +350,14 @@ program::Program plan_updates(const config::Recipe& recipe,
     request.first_layers.assign(model.stages.cuts.begin() + 1, model.stages.cuts.end() - 1);
     const plan::PipelineResult result =
         plan_request(recipe, chain, model.planned.costs, std::move(request));
-    PENSTOCK_CHECK(
-        result.is_feasible, updates, " updates need more than ", recipe.plan.flush_every);
+    if (!result.is_feasible) {
+      throw Error(ExitCode::Negative,
+                  cat(updates,
+                      " steps of the pipeline do not fit, though ",
+                      model.planned.result.program.updates,
+                      " do: ",
+                      report::does_not_fit(result, recipe.plan.memory_bytes())));
+    }
     text = program::program_json(result.program);
   }
   return program::parse_program_json(broadcast(group, std::move(text)), "the plan of rank 0");
@@ -366,14 +380,19 @@ RankModel build_rank_model(const config::Recipe& recipe,
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(result, recipe.plan.memory_bytes()));
     }
-    log_info("plan: ", report::pipeline_line(result, recipe.plan.memory_bytes()));
+    made.title = report::pipeline_line(result, recipe.plan.memory_bytes());
+    log_info("plan: ", made.title);
     text = spell(result);
   }
   text = broadcast(group, std::move(text));
   const bool has_measured = group.rank() == 0 && recipe.plan.costs.empty();
-  if (device.is_gpu() && !recipe.run.deterministic && !has_measured) {
-    // The algorithms of products are chosen while costs are measured, by each rank for itself.
-    measure_kinds(recipe, chain, device, {.only_bytes = true});
+  if (device.is_gpu() && !recipe.run.deterministic) {
+    // The algorithms of products are chosen while costs are measured, by each rank for itself. Nobody
+    // goes on, and waits for a peer with run.timeout, before all have theirs.
+    if (!has_measured) {
+      measure_kinds(recipe, chain, device, {.only_bytes = true});
+    }
+    group.barrier([] { return std::string("the choice of algorithms for products"); });
   }
   if (device.is_gpu()) {
     device.account().restart_peak();  // what measuring held is no part of the rank's peak

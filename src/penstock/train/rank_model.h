@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "penstock/comm/group.h"
@@ -39,6 +40,7 @@ struct RankModel {
   std::unique_ptr<optim::Optimizer> optimizer;
   Planned planned;  // the program of all ranks; bytes are those of the rank that holds most
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted
+  std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };
 
 // All ranks call it: rank 0 measures and plans, the others get its answer. Throws Error (exit code 1)

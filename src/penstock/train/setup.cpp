@@ -9,7 +9,9 @@
 #include "penstock/base/log.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/weights.h"
+#include "penstock/comm/card_channel.h"
 #include "penstock/comm/launcher.h"
+#include "penstock/comm/nccl.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/model/gpt2_gpu.h"
@@ -55,7 +57,13 @@ device::Device open_device(const config::Recipe& recipe, const comm::Group& grou
   options.is_one_of_several = group.shares_memory();
   options.index =
       group.shares_memory() ? group.rank() : comm::launched_local_rank().value_or(group.rank());
-  return device::open_gpu(options);
+  options.uses_nccl = recipe.run.links == "nccl";
+  device::Device device = device::open_gpu(options);
+  if (options.uses_nccl) {
+    comm::require_nccl();
+    comm::require_processes(group);
+  }
+  return device;
 }
 
 bool uses_graph(const config::Recipe& recipe) {

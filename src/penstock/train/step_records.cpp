@@ -1,6 +1,7 @@
 #include "penstock/train/step_records.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace penstock::train {
 
@@ -10,8 +11,8 @@ constexpr size_t kKept = 9;
 
 }  // namespace
 
-void StepRecords::add(const program::Timeline& step, int64_t updates) {
-  seconds_.push_back(step.seconds / static_cast<double>(updates));
+void StepRecords::add(const StepRecord& step, int64_t updates) {
+  taken_.push_back({step.timeline.seconds / static_cast<double>(updates), updates});
   if (updates > most_updates_) {
     most_updates_ = updates;
     last_.clear();
@@ -25,24 +26,28 @@ void StepRecords::add(const program::Timeline& step, int64_t updates) {
 }
 
 double StepRecords::median_seconds() const {
-  if (seconds_.empty()) {
-    return 0;
+  std::vector<double> sorted;
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    const bool warms_up = i == 0;
+    if (taken_[i].updates == most_updates_ && !warms_up) {
+      sorted.push_back(taken_[i].seconds);
+    }
   }
-  std::vector<double> sorted(seconds_.begin() + (seconds_.size() > 1 ? 1 : 0), seconds_.end());
+  if (sorted.empty()) {
+    return taken_.empty() ? 0 : taken_[0].seconds;
+  }
   std::sort(sorted.begin(), sorted.end());
   return sorted[sorted.size() / 2];
 }
 
-const program::Timeline* StepRecords::median() const {
+std::optional<size_t> StepRecords::median() const {
   if (last_.empty()) {
-    return nullptr;
+    return std::nullopt;
   }
-  std::vector<const program::Timeline*> sorted;
-  for (const program::Timeline& step : last_) {
-    sorted.push_back(&step);
-  }
-  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
-    return a->seconds < b->seconds;
+  std::vector<size_t> sorted(last_.size());
+  std::iota(sorted.begin(), sorted.end(), size_t{0});
+  std::sort(sorted.begin(), sorted.end(), [this](size_t a, size_t b) {
+    return last_[a].timeline.seconds < last_[b].timeline.seconds;
   });
   return sorted[sorted.size() / 2];
 }

@@ -1,6 +1,5 @@
 #include "penstock/train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -31,6 +30,7 @@
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/rank_records.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/step_records.h"
@@ -40,10 +40,6 @@ namespace penstock::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 [[noreturn]] void fail_diverged(const char* what, int64_t step, const config::TrainOptions& train) {
   throw Error(ExitCode::Negative,
@@ -82,6 +78,23 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
 // Whether it is time for what comes every so many steps, when some have just been done.
 bool is_due(int64_t every, int64_t before, int64_t now) {
   return every > 0 && now / every > before / every;
+}
+
+// The same run has the same cuts, whatever is measured today.
+void keep_cuts(const config::PlanOptions& stored, config::PlanOptions& ours) {
+  const bool is_same = stored.schedule == ours.schedule && stored.pipeline == ours.pipeline;
+  if (is_same && ours.cuts.empty()) {
+    ours.cuts = stored.cuts;
+  }
+}
+
+// As plan.cuts has them.
+std::string cuts_text(const std::vector<int32_t>& cuts) {
+  std::vector<std::string> firsts;
+  for (size_t i = 1; i + 1 < cuts.size(); ++i) {
+    firsts.push_back(cat(cuts[i]));
+  }
+  return join(firsts, ",");
 }
 
 // The batches of the next steps, one after the other.
@@ -186,8 +199,14 @@ Trainer::Trainer(const config::Recipe& recipe,
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
-  parts_ = make_parts(recipe, group, predicts);
+  if (recipe_.plan.is_asynchronous() && !from.empty()) {
+    keep_cuts(checkpoint::verified_recipe(from).plan, recipe_.plan);
+  }
+  parts_ = make_parts(recipe_, group, predicts);
   Parts& parts = *parts_;
+  if (recipe_.plan.is_asynchronous()) {  // part of the numbers, and so of the checkpoint
+    recipe_.plan.cuts = cuts_text(parts.model.stages.cuts);
+  }
   load_or_start(from);
   // Nobody moves a checkpoint while another rank reads it.
   group.barrier([] { return std::string("the start of training"); });
@@ -241,8 +260,24 @@ const Planned& Trainer::plan() const {
   return parts_->model.planned;
 }
 
-const program::Timeline* Trainer::measured_step() const {
-  return parts_->records.median();
+const std::string& Trainer::plan_title() const {
+  return parts_->model.title;
+}
+
+std::optional<MeasuredStep> Trainer::measured_step() const {
+  const StepRecords& records = parts_->records;
+  if (records.last().empty()) {
+    return std::nullopt;
+  }
+  const program::Program& whole = parts_->model.planned.result.program;
+  const int64_t updates = records.updates_of_last();
+  const program::Program& program =
+      updates == whole.updates ? whole : parts_->shorter.at(updates).program;
+  std::optional<program::Timeline> timeline = gather_step(records, program, group_);
+  if (!timeline) {
+    return std::nullopt;
+  }
+  return MeasuredStep{program, std::move(*timeline)};
 }
 
 Summary Trainer::run() {
@@ -332,6 +367,8 @@ void Trainer::train_steps() {
       squares.push_back(updated.norm * updated.norm);
     }
   });
+  // The record ends when the run does.
+  const double record_began = now_seconds() - executor.measured().seconds;
   std::vector<double> sums = executor.losses();  // they are with one of the ranks
   sums.insert(sums.end(), squares.begin(), squares.end());
   sums = add_over_ranks(sums);
@@ -347,7 +384,7 @@ void Trainer::train_steps() {
 
   parts.state.step = step;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
-  parts.records.add(executor.measured(), count);
+  parts.records.add({executor.measured(), record_began}, count);
   const double seconds = (now_seconds() - began) / static_cast<double>(count);
   for (int64_t i = 0; i < count; ++i) {
     const double loss = sums[static_cast<size_t>(i)];

@@ -39,6 +39,11 @@ struct Summary {
   bool was_interrupted = false;
 };
 
+struct MeasuredStep {
+  const program::Program& program;  // the trainer's
+  program::Timeline timeline;
+};
+
 // Everything a run consists of. Built complete: after construction the run can go.
 class Trainer {
  public:
@@ -58,8 +63,12 @@ class Trainer {
 
   const Planned& plan() const;
 
-  // A step of median length among the last ones, as it was measured. Nothing before a step has run.
-  const program::Timeline* measured_step() const;
+  // The plan in a line, at rank 0; empty where nothing was predicted.
+  const std::string& plan_title() const;
+
+  // A step of median length among the last ones, as all ranks measured it. All ranks call it; rank 0
+  // gets it. Nothing before a step has run.
+  std::optional<MeasuredStep> measured_step() const;
 
  private:
   struct Parts;

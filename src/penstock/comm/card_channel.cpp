@@ -1,0 +1,68 @@
+#include "penstock/comm/card_channel.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock::comm {
+
+CardChannel::CardChannel(Group& group,
+                         int32_t from,
+                         int32_t to,
+                         int64_t channel,
+                         std::unique_ptr<CardLink> link,
+                         CUstream_st* stream)
+    : group_(group),
+      from_(from),
+      to_(to),
+      channel_(channel),
+      link_(std::move(link)),
+      stream_(stream) {}
+
+void CardChannel::open(void* byte, const What& what) {
+  if (group_.rank() == from_) {
+    link_->send(byte, 1, stream_, what);
+  } else {
+    link_->receive(byte, 1, stream_, what);
+  }
+}
+
+// The word goes first: the peer puts its receive on a stream only when it has heard of the message.
+Ticket CardChannel::send(const void* data, const int64_t& bytes, const What& what) {
+  Ticket ticket = group_.send(to_, channel_, &bytes, sizeof(bytes));
+  link_->send(data, bytes, stream_, what);
+  return ticket;
+}
+
+void CardChannel::receive(void* data, int64_t bytes, const What& what) {
+  int64_t sent = 0;
+  group_.receive(from_, channel_, &sent, sizeof(sent), what);
+  PENSTOCK_CHECK(sent == bytes, "rank ", from_, " sent ", sent, " bytes for ", bytes, ": ", what());
+  link_->receive(data, bytes, stream_, what);
+}
+
+void require_processes(const Group& group) {
+  if (group.shares_memory()) {
+    throw ConfigError(
+        "run.links = \"nccl\" links ranks that are processes, and these are threads of one; start "
+        "them with mpirun or srun, or try run.links = \"auto\"");
+  }
+}
+
+void require_own_cards(std::span<const double> cards) {
+  for (size_t i = 0; i < cards.size(); ++i) {
+    for (size_t j = i + 1; j < cards.size(); ++j) {
+      if (cards[i] == cards[j]) {
+        throw ConfigError(cat("run.links = \"nccl\" needs a GPU for each rank, and ranks ",
+                              i,
+                              " and ",
+                              j,
+                              " share one; start as many ranks on a machine as it has GPUs, or try "
+                              "run.links = \"auto\""));
+      }
+    }
+  }
+}
+
+}  // namespace penstock::comm

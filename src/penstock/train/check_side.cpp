@@ -1,0 +1,92 @@
+#include "penstock/train/check_side.h"
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/checksum.h"
+#include "penstock/base/error.h"
+#include "penstock/base/text.h"
+
+namespace penstock::train {
+
+uint32_t digest(const model::Tensors& tensors) {
+  uint32_t sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      const at::Tensor whole = tensor.contiguous().cpu();
+      sum = crc32c(whole.const_data_ptr(), whole.nbytes(), sum);
+    }
+  }
+  return sum;
+}
+
+ValueKey key_of(const program::Value& value) {
+  return {value.kind, value.layer, value.micro_batch};
+}
+
+std::string value_text(const program::Program& program, const program::Value& value) {
+  const auto name = [&](int32_t layer) {
+    return layer == program.loss_index() ? std::string("the loss")
+                                         : program.layers[static_cast<size_t>(layer)].name;
+  };
+  const std::string what = value.kind == program::ValueKind::Gradient
+                               ? cat("the gradient of the input of ", name(value.layer))
+                               : cat("the output of ", name(value.layer - 1));
+  return cat(what, ", micro-batch ", value.micro_batch);
+}
+
+Side::Side(const config::Recipe& recipe,
+           const model::Chain& chain,
+           const program::Program& program,
+           const device::Device& device)
+    : parameters(
+          chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
+      optimizer(optim::make_optimizer(recipe.train, parameters)),
+      executor(program, chain, parameters) {}
+
+Side::Side(const config::Recipe& recipe,
+           const model::Chain& chain,
+           const program::Program& program,
+           const std::vector<model::Part>& parts,
+           const device::Device& device,
+           comm::Group& group)
+    : parameters(chain,
+                 parts[static_cast<size_t>(group.rank())],
+                 compute_type(recipe.train),
+                 static_cast<uint64_t>(recipe.train.seed),
+                 device),
+      optimizer(optim::make_optimizer(recipe.train, parameters)),
+      others(std::in_place, chain, parts, group),
+      executor(program, chain, parameters, group) {}
+
+double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+  const double loss_scale = recipe.train.precision == "float16" ? recipe.train.loss_scale : 1;
+  const run::StepInput input{.inputs = batch.inputs,
+                             .targets = batch.targets,
+                             .first_sample = step * recipe.train.batch,
+                             .micro_batches = recipe.plan.micro_batches,
+                             .seed = static_cast<uint64_t>(recipe.train.seed),
+                             .step = step,
+                             .loss_scale = loss_scale};
+  optim::UpdateSettings settings{.rate = optim::rate_at(recipe.train, step),
+                                 .clip = recipe.train.clip,
+                                 .loss_scale = loss_scale};
+  if (others) {
+    settings.gather = [&](const optim::Squares& own) { return others->gather_squares(own); };
+  }
+  const double loss = executor.run(input, [&] {
+    if (others) {
+      others->add_shared_gradients(parameters);
+    }
+    optimizer->update(parameters, settings);
+  });
+  if (!optimizer->updated().was_applied) {
+    throw Error(ExitCode::Negative,
+                cat("the gradients of step ",
+                    step + 1,
+                    " are not finite, so there is nothing to compare; try a lower train.lr",
+                    loss_scale > 1 ? " or train.loss_scale" : ""));
+  }
+  return loss;
+}
+
+}  // namespace penstock::train

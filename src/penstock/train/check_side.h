@@ -1,0 +1,57 @@
+// One of the models that check trains: all of the chain, or what one rank of a pipeline has of it. And
+// what of a model is compared.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "penstock/comm/group.h"
+#include "penstock/config/recipe.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/program/program.h"
+#include "penstock/run/executor.h"
+#include "penstock/run/rank_update.h"
+#include "penstock/train/setup.h"
+
+namespace penstock::train {
+
+// A checksum of their bytes.
+uint32_t digest(const model::Tensors& tensors);
+
+// Which value it is, however often and wherever it is made.
+using ValueKey = std::tuple<program::ValueKind, int32_t, int32_t>;
+ValueKey key_of(const program::Value& value);
+
+// "the output of block 0 mlp, micro-batch 1"
+std::string value_text(const program::Program& program, const program::Value& value);
+
+struct Side {
+  Side(const config::Recipe& recipe,
+       const model::Chain& chain,
+       const program::Program& program,
+       const device::Device& device);
+  // The rank of the group; `parts` are the layers of every rank.
+  Side(const config::Recipe& recipe,
+       const model::Chain& chain,
+       const program::Program& program,
+       const std::vector<model::Part>& parts,
+       const device::Device& device,
+       comm::Group& group);
+
+  // One step, with its update. The loss; 0 on a rank without it. Throws Error (exit code 1) when the
+  // gradients are not finite.
+  double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
+
+  model::Parameters parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::optional<run::RankUpdate> others;  // of a pipeline
+  run::Executor executor;
+};
+
+}  // namespace penstock::train
