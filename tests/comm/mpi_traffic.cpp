@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 
 #include "penstock/comm/launcher.h"
 #include "penstock/comm/mpi.h"
+#include "penstock/comm/sub_group.h"
 
 #include "comm/traffic.h"
 
@@ -36,6 +38,13 @@ void traffic(Group& group) {
   int64_t value = group.rank();
   group.broadcast(2, &value, sizeof(value), words("a value"));
   PENSTOCK_CHECK(value == 2, "broadcast gave ", value);
+  const std::unique_ptr<Group> parity = split(group, group.rank() % 2, words("odd and even ranks"));
+  test::random_traffic(*parity, 20);
+  const double whole = group.rank();
+  const std::vector<double> others = parity->all_gather({&whole, 1}, words("their ranks"));
+  for (size_t i = 0; i < others.size(); ++i) {
+    PENSTOCK_CHECK(others[i] == static_cast<double>(2 * i) + group.rank() % 2, "split");
+  }
   std::printf("rank %d of %d is content\n", group.rank(), group.size());
 }
 

@@ -92,6 +92,8 @@ class Group {
                            const What& what) const;
 
  private:
+  friend class SubGroup;  // sub_group.cpp: goes on through another group's functions
+
   // As above, with arguments that were checked; also the group's own channel, numbered
   // kNumChannels.
   virtual std::unique_ptr<Sending> start_send(int32_t peer,
@@ -110,6 +112,7 @@ class Group {
   const int32_t rank_;
   const int32_t size_;
   double timeout_ = 600;
+  int64_t num_subgroups_ = 0;  // that this rank knows of
 };
 
 }  // namespace penstock::comm
