@@ -991,7 +991,7 @@ class BareNumbers(cli.CliTestCase):
 
     def test_drained_in_every_step(self):
         result = self.simulate(self.TIMES, "--flush-every", 4, schedule="gpipe")
-        self.assert_fails(result, "--flush-every", "asynchronous", "gpipe is drained")
+        self.assert_fails(result, "--flush-every", "asynchronous", '"gpipe" is drained')
 
     def test_two_versions_for_too_few_micro_batches(self):
         result = self.simulate(self.TIMES, schedule="2bw", ranks=4, parts=3)
