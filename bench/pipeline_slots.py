@@ -9,12 +9,12 @@ does not run fewer forwards, or is not faster in both.
 A case is schedule, ranks, limit of each rank. The machine should have a core for each rank and nothing else to do.
 """
 import argparse
-import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from pipeline_speed import run, run_json, write_recipe
 
 HERE = pathlib.Path(__file__).resolve().parent
 RECIPE = """
@@ -42,15 +42,6 @@ threads = 1
 """
 WAYS = ("rotor-uniform", "rotor")
 MOST_OFF = 0.03
-
-
-def run(a, *words):
-    done = subprocess.run([str(a.penstock), "-q", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.splitlines()
-
-
-def run_json(a, *words):
-    return json.loads(run(a, *words, "--json")[-1])
 
 
 def check(what, plans, trained):
@@ -86,10 +77,7 @@ def main():
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        data = folder / "text"
-        data.write_bytes(b"".join(path.read_bytes() for path in sorted((HERE.parent / "src").rglob("*.cpp"))))
-        recipe = folder / "recipe.toml"
-        recipe.write_text(RECIPE.format(data=data, steps=a.steps, out=folder / "run"))
+        recipe = write_recipe(folder, RECIPE, a.steps)
         costs = folder / "costs.json"
         run(a, "profile", recipe, "--out", costs, "--set", "plan.pipeline=2")
         for case in a.cases.split(","):

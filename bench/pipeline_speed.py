@@ -42,8 +42,21 @@ MOST_OFF = 0.08
 
 
 def run(a, *words):
-    done = subprocess.run([str(a.penstock), "-q", *map(str, words), "--json"], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run([str(a.penstock), "-q", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def run_json(a, *words):
+    return json.loads(run(a, *words, "--json")[-1])
+
+
+def write_recipe(folder, text, steps):
+    """With this repository's own sources to train on."""
+    data = folder / "text"
+    data.write_bytes(b"".join(path.read_bytes() for path in sorted((HERE.parent / "src").rglob("*.cpp"))))
+    recipe = folder / "recipe.toml"
+    recipe.write_text(text.format(data=data, steps=steps, out=folder / "run"))
+    return recipe
 
 
 def main():
@@ -56,10 +69,7 @@ def main():
     schedules = a.schedules.split(",")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        data = folder / "text"
-        data.write_bytes(b"".join(path.read_bytes() for path in sorted((HERE.parent / "src").rglob("*.cpp"))))
-        recipe = folder / "recipe.toml"
-        recipe.write_text(RECIPE.format(data=data, steps=a.steps, out=folder / "run"))
+        recipe = write_recipe(folder, RECIPE, a.steps)
         one = ["plan.pipeline=1"]
         two = {name: ["plan.pipeline=2", f"plan.schedule={name}"] for name in schedules}
         all_settings = {"one rank": one, **two}
@@ -68,8 +78,8 @@ def main():
         for _ in range(a.rounds):
             for name, settings in all_settings.items():
                 words = [word for setting in settings for word in ("--set", setting)]
-                simulated[name].append(run(a, "plan", recipe, *words)["step_s"])
-                measured[name].append(run(a, "train", recipe, *words)["step_seconds"])
+                simulated[name].append(run_json(a, "plan", recipe, *words)["step_s"])
+                measured[name].append(run_json(a, "train", recipe, *words)["step_seconds"])
         base_measured = statistics.median(measured["one rank"])
         base_simulated = statistics.median(simulated["one rank"])
         print("| | measured s | simulated s | measured ratio | simulated ratio | off by |")

@@ -1,9 +1,14 @@
 #include "penstock/train/asynchronous.h"
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "penstock/base/error.h"
+#include "penstock/config/options.h"
+#include "penstock/schedule/schedule.h"
 
 namespace penstock::train {
 
@@ -29,6 +34,34 @@ std::vector<int64_t> segments(const config::Recipe& recipe, int64_t step = 0) {
 }
 
 }  // namespace
+
+// Recipes do not know of schedules: what they say of them must be the same.
+TEST(Asynchronous, RecipesKnowTheSchedules) {
+  const config::Option& option = config::find_option("plan.schedule", "a test");
+  EXPECT_TRUE(option.is_allowed(config::OptionValue(std::string("auto"))));
+  for (const std::string& name : schedule::kind_names()) {
+    EXPECT_TRUE(option.is_allowed(config::OptionValue(name))) << name;
+    EXPECT_EQ(config::PlanOptions{.schedule = name}.is_asynchronous(),
+              schedule::is_asynchronous(schedule::parse_kind(name)))
+        << name;
+  }
+  // The least number of micro-batches that 2bw takes.
+  for (const int64_t micro_batches : {3, 4}) {
+    config::Recipe recipe = recipe_of("2bw", 10, 4);
+    recipe.model.tied = false;
+    recipe.train.clip = 0;
+    recipe.train.batch = 12;
+    recipe.plan.micro_batches = micro_batches;
+    const schedule::Sizes sizes{.ranks = 4, .micro_batches = static_cast<int32_t>(micro_batches)};
+    if (micro_batches < 4) {
+      EXPECT_THROW(config::validate(recipe), ConfigError);
+      EXPECT_THROW(schedule::make_schedule(schedule::Kind::PipeDream2BW, sizes), ConfigError);
+    } else {
+      EXPECT_NO_THROW(config::validate(recipe));
+      EXPECT_NO_THROW(schedule::make_schedule(schedule::Kind::PipeDream2BW, sizes));
+    }
+  }
+}
 
 TEST(Asynchronous, DrainsAtMultiplesOfFlushEvery) {
   const config::Recipe recipe = recipe_of("pipedream", 10, 4);

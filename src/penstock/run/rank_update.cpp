@@ -36,6 +36,14 @@ RankUpdate::RankUpdate(const model::Chain& chain,
       }
     }
   }
+  for (const size_t at : own_) {
+    const std::vector<int32_t>& ranks = all_[at].ranks;
+    PENSTOCK_CHECK(ranks.size() <= 2, all_[at].name, " is with ", ranks.size(), " ranks");
+    if (ranks.size() == 2) {
+      shared_.push_back(at);
+    }
+  }
+  std::sort(shared_.begin(), shared_.end());  // the same order at both ranks
 }
 
 int64_t RankUpdate::working_bytes(const model::Chain& chain) {
@@ -52,17 +60,14 @@ int64_t RankUpdate::working_bytes(const model::Chain& chain) {
 }
 
 void RankUpdate::add_shared_gradients(model::Parameters& parameters) {
-  std::vector<size_t> own = own_;
-  std::sort(own.begin(), own.end());  // the same order at every rank
+  if (shared_.empty()) {
+    return;
+  }
   const std::unique_ptr<Transfers> transfers = make_transfers(group_, parameters.device());
-  for (const size_t at : own) {
+  for (const size_t at : shared_) {
     const std::vector<int32_t>& ranks = all_[at].ranks;
-    PENSTOCK_CHECK(ranks.size() <= 2, all_[at].name, " is with ", ranks.size(), " ranks");
-    for (const int32_t peer : ranks) {
-      if (peer != group_.rank()) {
-        exchange(*transfers, parameters, all_[at].name, peer);
-      }
-    }
+    const int32_t peer = ranks[0] == group_.rank() ? ranks[1] : ranks[0];
+    exchange(*transfers, parameters, all_[at].name, peer);
   }
 }
 

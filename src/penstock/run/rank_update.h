@@ -45,8 +45,9 @@ class RankUpdate {
   };
 
   comm::Group& group_;
-  std::vector<Shared> all_;  // parameters of the chain
-  std::vector<size_t> own_;  // this rank's, as indices into all_
+  std::vector<Shared> all_;     // parameters of the chain
+  std::vector<size_t> own_;     // this rank's, as indices into all_
+  std::vector<size_t> shared_;  // those of them that another rank has too
   int64_t channel_ = 0;
 };
 

@@ -232,10 +232,17 @@ class LimitLifted {
       account_.set_limit(0);
     }
   }
+  // To be called where all went well: without its limit nothing may go on.
+  void set_again() {
+    if (before_ > 0) {
+      account_.set_limit(before_);
+    }
+    is_set_again_ = true;
+  }
   ~LimitLifted() {
     try {
-      if (before_ > 0) {
-        account_.set_limit(before_);
+      if (!is_set_again_) {
+        set_again();
       }
     } catch (const std::exception& error) {
       log_warning("while a memory limit was set again: ", error.what());  // a device has failed
@@ -247,14 +254,13 @@ class LimitLifted {
  private:
   memory::Account& account_;
   const int64_t before_;
+  bool is_set_again_ = false;
 };
 
-plan::CostTable measure_kinds(const config::Recipe& recipe,
-                              const model::Chain& chain,
-                              const device::Device& device,
-                              const CostOptions& options) {
-  const memory::AccountScope scope(device.account());
-  const LimitLifted lifted(device.account());
+plan::CostTable measure_without_limit(const config::Recipe& recipe,
+                                      const model::Chain& chain,
+                                      const device::Device& device,
+                                      const CostOptions& options) {
   const int64_t held = device.account().usage().current_bytes;
   const model::Part part = kinds_of(chain);
   model::Parameters parameters(
@@ -271,6 +277,18 @@ plan::CostTable measure_kinds(const config::Recipe& recipe,
   table.step_s *= share;
   table.clear_s *= share;
   table.step_extra_bytes += run::RankUpdate::working_bytes(chain);
+  return table;
+}
+
+// The limit comes back when what was measured with is gone.
+plan::CostTable measure_kinds(const config::Recipe& recipe,
+                              const model::Chain& chain,
+                              const device::Device& device,
+                              const CostOptions& options) {
+  const memory::AccountScope scope(device.account());
+  LimitLifted lifted(device.account());
+  plan::CostTable table = measure_without_limit(recipe, chain, device, options);
+  lifted.set_again();
   return table;
 }
 

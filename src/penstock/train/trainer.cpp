@@ -349,8 +349,8 @@ void Trainer::train_steps() {
                              .step = first_step,
                              .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
   optim::UpdateSettings settings{.clip = recipe_.train.clip, .loss_scale = input.loss_scale};
-  const bool is_alone = recipe_.plan.is_asynchronous();  // in its updates
-  if (group_.size() > 1 && !is_alone) {
+  const bool updates_by_itself = recipe_.plan.is_asynchronous();
+  if (group_.size() > 1 && !updates_by_itself) {
     settings.gather = [&](const optim::Squares& own) { return parts.others.gather_squares(own); };
   }
   int64_t step = first_step;
@@ -361,7 +361,7 @@ void Trainer::train_steps() {
     parts.others.add_shared_gradients(parts.parameters);
     parts.optimizer.update(parts.parameters, settings);
     ++step;
-    if (is_alone) {
+    if (updates_by_itself) {
       const optim::Updated updated = parts.optimizer.updated();
       note_update(updated, step);
       squares.push_back(updated.norm * updated.norm);
@@ -378,7 +378,7 @@ void Trainer::train_steps() {
     }
   }
   optim::Updated updated = parts.optimizer.updated();
-  if (!is_alone) {
+  if (!updates_by_itself) {
     note_update(updated, step);
   }
 
@@ -389,7 +389,7 @@ void Trainer::train_steps() {
   for (int64_t i = 0; i < count; ++i) {
     const double loss = sums[static_cast<size_t>(i)];
     summary_.losses.push_back(loss);
-    if (is_alone) {
+    if (updates_by_itself) {
       updated.norm = std::sqrt(sums[static_cast<size_t>(count + i)]);
     }
     if (parts.reporter) {
@@ -483,11 +483,7 @@ std::vector<double> Trainer::gather(double own) {
 }
 
 double Trainer::sum_over_ranks(double own) {
-  double sum = 0;
-  for (const double one : gather(own)) {
-    sum += one;
-  }
-  return sum;
+  return add_over_ranks({own})[0];
 }
 
 std::vector<double> Trainer::add_over_ranks(const std::vector<double>& own) {
