@@ -23,6 +23,7 @@
 #include "penstock/train/setup.h"
 #include "penstock/train/step_bench.h"
 
+#include "bench_allreduce.h"
 #include "commands.h"
 #include "peer_process.h"
 
@@ -81,6 +82,9 @@ config::Recipe step_recipe(const StepArguments& arguments) {
   if (recipe.plan.pipeline > 1) {
     throw ConfigError(
         cat("bench step runs on one rank, and plan.pipeline is ", recipe.plan.pipeline));
+  }
+  if (recipe.plan.data > 1) {
+    throw ConfigError(cat("bench step runs on one rank, and plan.data is ", recipe.plan.data));
   }
   return recipe;
 }
@@ -366,8 +370,9 @@ int bench_step(const StepArguments& arguments) {
 }  // namespace
 
 void add_bench_command(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "measure, next to PyTorch");
+  CLI::App* bench = app.add_subcommand("bench", "measure: steps next to PyTorch, sums over ranks");
   bench->require_subcommand(1);
+  add_bench_allreduce_command(*bench, action);
   CLI::App* command =
       bench->add_subcommand("step", "the training step of GPT-2, in tokens a second");
   const auto arguments = std::make_shared<StepArguments>();

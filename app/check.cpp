@@ -180,6 +180,12 @@ Outcome check_ranks(const CheckArguments& arguments,
 int check_recipe(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
   config::Recipe recipe = load_planned_recipe(arguments.plan);
+  if (recipe.plan.data > 1) {
+    throw ConfigError(
+        cat("check compares a pipeline or one rank with one device, and plan.data is ",
+            recipe.plan.data,
+            "; add --set plan.data=1 --set plan.shard=none"));
+  }
   const bool is_pipeline = recipe.plan.pipeline > 1;
   if (is_pipeline) {
     require_checkable_pipeline(recipe);

@@ -45,8 +45,7 @@ int64_t count_parameters(const std::vector<model::ParameterSpec>& specs) {
 
 std::vector<Row> describe_chain(const config::Recipe& recipe, const model::Chain& chain) {
   const at::ScalarType type = train::compute_type(recipe.train);
-  model::TensorShape shape{{recipe.train.batch / recipe.plan.micro_batches, recipe.model.context},
-                           at::kLong};
+  model::TensorShape shape{{recipe.micro_batch_size(), recipe.model.context}, at::kLong};
   std::vector<Row> rows;
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
@@ -92,7 +91,7 @@ void print_text(const config::Recipe& recipe, const std::vector<Row>& rows) {
   std::printf("%s %s, micro-batches of %lld sequences of %lld tokens, computed in %s\n\n%s",
               recipe.model.family.c_str(),
               format_count(total.parameters).c_str(),
-              static_cast<long long>(recipe.train.batch / recipe.plan.micro_batches),
+              static_cast<long long>(recipe.micro_batch_size()),
               static_cast<long long>(recipe.model.context),
               recipe.train.precision.c_str(),
               table.text().c_str());

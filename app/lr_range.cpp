@@ -43,6 +43,12 @@ int run_lr_range(const LrRangeArguments& arguments) {
   install_interrupt_handler();
   const config::Recipe recipe =
       config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  if (recipe.plan.data > 1) {
+    throw ConfigError(cat("lr-range runs on one rank, and plan.data is ",
+                          recipe.plan.data,
+                          "; its losses are the same there: add --set plan.data=1 --set "
+                          "plan.shard=none"));
+  }
   if (recipe.plan.pipeline > 1) {
     const bool is_asynchronous = recipe.plan.is_asynchronous();
     throw ConfigError(cat("lr-range runs on one rank, and plan.pipeline is ",

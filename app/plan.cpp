@@ -88,6 +88,20 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
                     {"binding", result.binding},
                     {"recomputed_forwards", result.recomputed_forwards},
                     {"runners_up", ordered_json::array()}};
+  if (result.program.replicas > 1) {
+    json["data"] = result.program.replicas;
+    json["shard"] = program::shard_name(result.program.shard);
+  }
+  for (const report::LayoutRow& row : planned.layouts) {
+    json["layouts"].push_back({{"pipeline", row.pipeline},
+                               {"data", row.data},
+                               {"shard", row.shard},
+                               {"feasible", row.is_feasible},
+                               {"step_s", row.step_s},
+                               {"peak_bytes", row.peak_bytes},
+                               {"sent_bytes", row.sent_bytes},
+                               {"why_not", row.why_not}});
+  }
   if (schedule::is_asynchronous(result.kind)) {
     json["flush_every"] = result.pipeline.schedule.updates;
     json["delay"] = schedule::most_delayed(result.pipeline.schedule);
@@ -156,7 +170,12 @@ int plan_pipeline(const PlanArguments& arguments) {
   }
   if (arguments.recipe.as_json) {
     std::printf("%s\n", pipeline_json(planned).dump().c_str());
-  } else if (result.is_feasible) {
+    return result.is_feasible ? 0 : 1;
+  }
+  if (!planned.layouts.empty()) {
+    std::printf("%s\n", report::layout_table(planned.layouts).c_str());
+  }
+  if (result.is_feasible) {
     std::printf("%s\n%s\n",
                 report::pipeline_table(planned.costs, result).c_str(),
                 report::pipeline_line(result, planned.limit_bytes).c_str());
@@ -207,6 +226,13 @@ void add_plan_command(CLI::App& app, Action& action) {
                   "plan with this cost table (docs/planning.md); without a recipe, the table alone")
       ->type_name("FILE");
   add_plan_arguments(*command, *arguments);
+  command
+      ->add_option("--ranks",
+                   arguments->ranks,
+                   "ranks of the run: what the recipe leaves open of plan.pipeline, plan.data and "
+                   "plan.shard is chosen, and the other choices are shown")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->type_name("N");
   command->footer("Exit code 1 when the step does not fit.");
   command->callback(
       [arguments, &action] { action = [arguments] { return plan_step(*arguments); }; });

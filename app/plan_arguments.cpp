@@ -5,8 +5,11 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
+#include "penstock/comm/local.h"
 #include "penstock/program/program_file.h"
+#include "penstock/train/layout.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 
 #include "arguments.h"
@@ -159,11 +162,33 @@ train::Planned make_plan(const PlanArguments& arguments) {
 }
 
 bool asks_for_pipeline(const PlanArguments& arguments) {
-  return arguments.pipeline > 1 ||
-         (!arguments.recipe.recipe.empty() && load_planned_recipe(arguments).plan.pipeline > 1);
+  return arguments.pipeline > 1 || arguments.ranks > 1 ||
+         (!arguments.recipe.recipe.empty() && load_planned_recipe(arguments).plan.ranks() > 1);
 }
 
 namespace {
+
+// Plans every layout that the ranks allow, and fills in the best.
+std::vector<report::LayoutRow> choose_layout(config::Recipe& recipe,
+                                             const device::Device& device,
+                                             const model::Chain& chain,
+                                             int64_t ranks) {
+  plan::LinkCost line;
+  comm::run_local(static_cast<int32_t>(ranks), [&](comm::Group& group) {
+    const plan::LinkCost found = train::probe_line(group);
+    if (group.rank() == 0) {
+      line = found;
+    }
+  });
+  const std::vector<train::LayoutPlan> plans =
+      train::plan_layouts(recipe, chain, device, ranks, line);
+  if (!plans.front().why_not.empty()) {
+    throw ConfigError(
+        report::no_layout_fits(train::layout_rows(plans), recipe.plan.memory_bytes()));
+  }
+  recipe = train::with_layout(recipe, plans.front().layout);
+  return train::layout_rows(plans);
+}
 
 // What a recipe would say, for a bare cost table.
 config::PlanOptions plan_options(const PlanArguments& arguments) {
@@ -206,13 +231,21 @@ PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
     planned.result = plan::plan_pipeline(planned.costs, train::pipeline_request(options));
     return planned;
   }
-  const config::Recipe recipe = load_planned_recipe(arguments);
-  train::prepare_process(recipe);
+  config::Recipe recipe = load_planned_recipe(arguments);
+  const int64_t ranks = arguments.ranks > 0 ? arguments.ranks : recipe.plan.ranks();
+  train::prepare_process(recipe, ranks);
   const device::Device device = train::open_device(recipe);
   const model::Chain chain = train::make_chain(recipe.model, device);
+  std::vector<report::LayoutRow> layouts;
+  if (train::leaves_layout_open(recipe.plan, ranks)) {
+    layouts = choose_layout(recipe, device, chain, ranks);
+  } else {
+    train::require_ranks(recipe.plan, ranks, "--ranks says");
+  }
   PlannedPipeline planned{.costs = train::find_pipeline_costs(recipe, chain, device),
                           .limit_bytes = recipe.plan.memory_bytes()};
   planned.result = train::plan_pipeline(recipe, chain, planned.costs);
+  planned.layouts = std::move(layouts);
   return planned;
 }
 

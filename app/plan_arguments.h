@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "penstock/config/recipe.h"
 #include "penstock/plan/pipeline_planner.h"
 #include "penstock/plan/planner.h"
+#include "penstock/report/layout_text.h"
 #include "penstock/train/planning.h"
 
 #include "commands.h"
@@ -26,6 +28,7 @@ struct PlanArguments {
   int64_t chunks = 0;
   std::string cuts;  // --cuts
   int64_t flush_every = 0;
+  int64_t ranks = 0;  // --ranks, of plan alone
 };
 
 // --memory, --recompute, --micro-batches, --slots, --program, --pipeline, --schedule, --chunks,
@@ -41,12 +44,14 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments);
 // Plans the recipe or the cost table, on one rank.
 train::Planned make_plan(const PlanArguments& arguments);
 
-// Whether the recipe or the arguments ask for a pipeline, and its plan.
+// Whether the recipe or the arguments ask for several ranks, and their plan.
 bool asks_for_pipeline(const PlanArguments& arguments);
 struct PlannedPipeline {
   plan::CostTable costs;
   plan::PipelineResult result;
   int64_t limit_bytes = 0;
+  std::vector<report::LayoutRow> layouts =
+      {};  // that were compared, the best first; none: it was given
 
   int32_t micro_batches() const {  // of each update
     return result.pipeline.schedule.micro_batches / result.pipeline.schedule.updates;

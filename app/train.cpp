@@ -72,6 +72,7 @@ void print_json(const config::Recipe& recipe,
                               {"rank_peak_bytes", summary.rank_peak_bytes},
                               {"predicted_rank_peak_bytes", summary.predicted_rank_peak_bytes},
                               {"limit_bytes", recipe.plan.memory_bytes()},
+                              {"sent_bytes", summary.sent_bytes},
                               {"parameters", summary.parameters},
                               {"out", recipe.run.out},
                               {"checkpoint", summary.checkpoint.string()},
@@ -115,6 +116,9 @@ void print_text(const train::Summary& summary, const plan::PlanResult& result) {
       cat(format_bytes(summary.peak_bytes),
           is_predicted ? cat(", predicted ", format_bytes(result.peak_bytes)) : "",
           limit > 0 ? cat(", limit ", format_bytes(limit)) : ""));
+  if (summary.sent_bytes > 0) {
+    add("sent to replicas", cat(format_bytes(summary.sent_bytes), " a step"));
+  }
   add("parameters", format_count(summary.parameters));
   if (!summary.checkpoint.empty()) {
     add("checkpoint", summary.checkpoint.string());
@@ -173,19 +177,20 @@ int train_model(const TrainArguments& arguments) {
     settings.push_back("plan.memory=" + arguments.memory);
   }
   const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
-  train::prepare_process(recipe);
-  train::run_ranks(recipe, arguments.ranks, [&](comm::Group& group) {
-    train::Trainer trainer(recipe, arguments.resume, group, arguments.pictures.any());
-    const train::Summary summary = trainer.run();
-    if (arguments.pictures.any()) {
-      if (const auto measured = trainer.measured_step()) {
-        show_step(trainer.plan_title(), *measured, arguments.pictures);
-      }
-    }
-    if (group.rank() == 0) {
-      show(arguments, recipe, trainer, summary);
-    }
-  });
+  train::prepare_process(recipe, arguments.ranks);
+  train::run_chosen_ranks(
+      recipe, arguments.ranks, [&](comm::Group& group, const config::Recipe& chosen) {
+        train::Trainer trainer(chosen, arguments.resume, group, arguments.pictures.any());
+        const train::Summary summary = trainer.run();
+        if (arguments.pictures.any()) {
+          if (const auto measured = trainer.measured_step()) {
+            show_step(trainer.plan_title(), *measured, arguments.pictures);
+          }
+        }
+        if (group.rank() == 0) {
+          show(arguments, chosen, trainer, summary);
+        }
+      });
   return 0;
 }
 
@@ -206,8 +211,8 @@ void add_train_command(CLI::App& app, Action& action) {
   command
       ->add_option("--ranks",
                    arguments->ranks,
-                   "ranks of the run, as threads where no launcher has started them; as many as "
-                   "plan.pipeline")
+                   "ranks of the run, as threads where no launcher has started them: plan.pipeline "
+                   "x plan.data; what the recipe leaves open of those is chosen")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->type_name("N");
   add_picture_arguments(*command, arguments->pictures);

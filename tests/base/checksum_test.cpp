@@ -79,6 +79,41 @@ TEST(Checksum, PieceByPieceIsTheSumOfTheWhole) {
   }
 }
 
+TEST(Checksum, CombinedIsTheSumOfTheConcatenation) {
+  const std::vector<uint8_t> bytes = random_bytes(300, 10);
+  for (size_t first = 0; first <= bytes.size(); ++first) {
+    for (size_t second = 0; first + second <= bytes.size(); second += 1 + second / 8) {
+      const uint32_t a = crc32c(bytes.data(), first);
+      const uint32_t b = crc32c(bytes.data() + first, second);
+      ASSERT_EQ(crc32c_combine(a, b, second), crc32c(bytes.data(), first + second))
+          << first << " and " << second;
+    }
+  }
+}
+
+TEST(Checksum, CombinesLongStretches) {
+  const std::vector<uint8_t> bytes = random_bytes(3'000'001, 11);
+  const uint32_t whole = crc32c(bytes.data(), bytes.size());
+  for (const size_t first : {size_t{1}, size_t{1'048'576}, size_t{2'999'999}}) {
+    const uint32_t a = crc32c(bytes.data(), first);
+    const size_t second = bytes.size() - first;
+    EXPECT_EQ(crc32c_combine(a, crc32c(bytes.data() + first, second), second), whole) << first;
+  }
+}
+
+// In any grouping, at lengths that no memory has.
+TEST(Checksum, CombiningIsAssociativeAtAnyLength) {
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 100; ++round) {
+    const auto a = static_cast<uint32_t>(random());
+    const auto b = static_cast<uint32_t>(random());
+    const auto c = static_cast<uint32_t>(random());
+    const uint64_t b_bytes = random() >> 2, c_bytes = random() >> 2;
+    EXPECT_EQ(crc32c_combine(crc32c_combine(a, b, b_bytes), c, c_bytes),
+              crc32c_combine(a, crc32c_combine(b, c, c_bytes), b_bytes + c_bytes));
+  }
+}
+
 TEST(Checksum, ChangesWithEverySingleBit) {
   std::vector<uint8_t> bytes = random_bytes(40, 9);
   const uint32_t before = crc32c(bytes.data(), bytes.size());

@@ -121,6 +121,71 @@ TEST(FileWriter, OnAFullDiskSaysSo) {
             "cannot write /dev/full: No space left on device");
 }
 
+std::string read_at(const OffsetReader& file, int64_t offset, size_t bytes) {
+  std::string text(bytes, '?');
+  file.read(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+TEST(OffsetReader, GivesTheBytesThatWereAskedFor) {
+  const TempFolder folder;
+  write_text_file(folder.path() / "file", "0123456789");
+  OffsetReader opened(folder.path() / "file");
+  const OffsetReader file = std::move(opened);
+  EXPECT_EQ(file.size(), 10);
+  EXPECT_EQ(file.path(), folder.path() / "file");
+  EXPECT_EQ(read_at(file, 0, 10), "0123456789");
+  EXPECT_EQ(read_at(file, 7, 3), "789");
+  EXPECT_EQ(read_at(file, 3, 1), "3");
+  EXPECT_EQ(read_at(file, 10, 0), "");
+}
+
+TEST(OffsetReader, SaysWhereTheFileEnds) {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "file";
+  write_text_file(path, "0123456789");
+  const OffsetReader file(path);
+  EXPECT_EQ(error_text<FileError>([&] { read_at(file, 8, 5); }),
+            "cannot read " + path.string() + ": it ends at byte 10, 3 short");
+}
+
+TEST(OffsetReader, OfNoRegularFileIsAnError) {
+  const TempFolder folder;
+  const std::string missing = (folder.path() / "missing").string();
+  EXPECT_EQ(error_text<FileError>([&] { OffsetReader file(missing); }),
+            "cannot read " + missing + ": No such file or directory");
+  EXPECT_EQ(error_text<FileError>([&] { OffsetReader file(folder.path()); }),
+            "cannot read " + folder.path().string() + ": not a regular file");
+}
+
+TEST(OffsetWriter, WritersOfOneFileLeaveEachOthersBytes) {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "file";
+  write_text_file(path, "a long old text");
+  OffsetWriter first = OffsetWriter::create(path, 8);
+  OffsetWriter second = OffsetWriter::open(path);
+  second.write(5, "xyz", 3);
+  first.write(0, "ab", 2);
+  first.write(8, nullptr, 0);
+  first.finish();
+  second.finish();
+  EXPECT_EQ(read_text_file(path), std::string("ab\0\0\0xyz", 8));
+}
+
+TEST(OffsetWriter, FailuresNameThePathAndTheReason) {
+  const TempFolder folder;
+  const fs::path missing = folder.path() / "missing";
+  EXPECT_EQ(error_text<FileError>([&] { OffsetWriter::open(missing); }),
+            "cannot write " + missing.string() + ": No such file or directory");
+  EXPECT_EQ(error_text<FileError>([&] { OffsetWriter::create(folder.path(), 1); }),
+            "cannot write " + folder.path().string() + ": Is a directory");
+  EXPECT_EQ(error_text<FileError>([&] { OffsetWriter::create("/dev/full", 1); }),
+            "cannot write /dev/full: Invalid argument");
+  OffsetWriter full = OffsetWriter::open("/dev/full");
+  EXPECT_EQ(error_text<FileError>([&] { full.write(0, "text", 4); }),
+            "cannot write /dev/full: No space left on device");
+}
+
 TEST(WriteTextFile, ReplacesTheFileAndLeavesNoOther) {
   const TempFolder folder;
   const fs::path path = folder.path() / "file";

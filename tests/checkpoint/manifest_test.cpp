@@ -254,63 +254,6 @@ TEST(Manifest, NowIsATimeItAccepts) {
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "x").created, manifest.created);
 }
 
-class VerifyFiles : public ::testing::Test {
- protected:
-  void SetUp() override {
-    for (const std::string name : {"a", "b"}) {
-      const std::string content = "content of " + name;
-      write_text_file(folder_.path() / name, content);
-      manifest_.files.push_back(
-          {name, static_cast<int64_t>(content.size()), crc32c(content.data(), content.size())});
-    }
-  }
-  std::string error() {
-    return error_text<CheckpointError>([&] { verify_files(folder_.path(), manifest_); });
-  }
-  std::string damaged() const { return "checkpoint " + folder_.path().string() + " is damaged: "; }
-
-  TempFolder folder_;
-  Manifest manifest_ = [] {
-    Manifest manifest = example();
-    manifest.files.clear();
-    return manifest;
-  }();
-};
-
-TEST_F(VerifyFiles, AcceptsWholeFiles) {
-  verify_files(folder_.path(), manifest_);
-}
-
-TEST_F(VerifyFiles, NamesAMissingFile) {
-  fs::remove(folder_.path() / "b");
-  EXPECT_EQ(error(), damaged() + "b is missing; use an older checkpoint");
-}
-
-TEST_F(VerifyFiles, GivesBothSizes) {
-  fs::resize_file(folder_.path() / "b", 3);
-  EXPECT_EQ(error(), damaged() + "b has 3 bytes, its manifest says 12; use an older checkpoint");
-}
-
-TEST_F(VerifyFiles, GivesBothChecksums) {
-  write_text_file(folder_.path() / "a", "Content of a");
-  manifest_.files[0].crc32c = 0x0000beef;
-  const std::string text = error();
-  EXPECT_EQ(text.find(damaged() + "a has checksum "), 0u) << text;
-  EXPECT_NE(text.find(", its manifest says 0000beef; use an older checkpoint"), std::string::npos);
-}
-
-TEST_F(VerifyFiles, FolderInPlaceOfAFileIsAFileError) {
-  fs::remove(folder_.path() / "a");
-  fs::create_directory(folder_.path() / "a");
-  EXPECT_THROW(verify_files(folder_.path(), manifest_), FileError);
-}
-
-TEST_F(VerifyFiles, AcceptsAnEmptyFile) {
-  write_text_file(folder_.path() / "empty", "");
-  manifest_.files.push_back({"empty", 0, 0});
-  verify_files(folder_.path(), manifest_);
-}
-
 TEST(ReadManifest, NamesTheFolderOfADamagedOne) {
   const TempFolder folder;
   write_text_file(folder.path() / kManifestName, "{}");

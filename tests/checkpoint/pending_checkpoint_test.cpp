@@ -5,7 +5,6 @@
 #include <functional>
 #include <random>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "checkpoint/small_checkpoint.h"
 #include "support/error_text.h"
+#include "support/small_disk.h"
 #include "support/temp_folder.h"
 
 namespace penstock::checkpoint {
@@ -172,11 +172,13 @@ bool save_runs_out_of_space(const fs::path& run) {
   const std::vector<char> data(size_t{4} << 20);
   try {
     PendingCheckpoint pending(run, 2);
-    SafetensorsWriter writer(pending.path() / "data",
-                             {{"a", Dtype::U8, {static_cast<int64_t>(data.size())}}});
-    writer.write("a", data.data(), data.size());
+    const fs::path file = pending.path() / "data";
+    const SafetensorsLayout layout({{"a", Dtype::U8, {static_cast<int64_t>(data.size())}}});
+    create_safetensors(file, layout);
+    SafetensorsWriter writer(file, layout);
+    writer.write(layout.find("a"), 0, data.data(), data.size());
     writer.finish();
-    pending.add({"data", writer.size(), writer.checksum()});
+    pending.add({"data", layout.file_bytes(), checksum_of_file(layout, writer.written(), file)});
     pending.commit(small_manifest());
   } catch (const FileError&) {
     return true;
@@ -216,29 +218,9 @@ TEST(PendingCheckpoint, LimitOnTheManifestLeavesThePreviousCheckpointOfTheSameSt
   expect_only_step_1(folder.path());
 }
 
-// A file system of 1 MiB on a folder, where this process may mount one.
-class SmallDisk {
- public:
-  explicit SmallDisk(fs::path folder)
-      : folder_(std::move(folder)),
-        is_mounted_(::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=1m") == 0) {}
-  ~SmallDisk() {
-    if (is_mounted_) {
-      ::umount(folder_.c_str());
-    }
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  bool is_mounted() const { return is_mounted_; }
-
- private:
-  fs::path folder_;
-  bool is_mounted_;
-};
-
 TEST(PendingCheckpoint, FullDiskLeavesThePreviousCheckpoint) {
   const TempFolder folder;
-  const SmallDisk disk(folder.path());
+  const test::SmallDisk disk(folder.path(), 1 << 20);
   if (!disk.is_mounted()) {
     GTEST_SKIP() << "mounting a small file system needs root";
   }

@@ -321,8 +321,29 @@ TEST(SafetensorsFile, FindsTensorsAndTheirBytes) {
   EXPECT_EQ(file.find("b"), nullptr);
   const TensorEntry* entry = file.find("a");
   ASSERT_NE(entry, nullptr);
-  const auto data = file.data(*entry);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(data.data()), data.size()), "xyz");
+  EXPECT_EQ(file.path(), path);
+  std::string data = "???";
+  file.read(*entry, 0, std::as_writable_bytes(std::span(data)));
+  EXPECT_EQ(data, "xyz");
+  file.read(*entry, 1, std::as_writable_bytes(std::span(data).first(2)));
+  EXPECT_EQ(data, "yzz");
+  EXPECT_THROW(file.read(*entry, 1, std::as_writable_bytes(std::span(data))), InternalError);
+  EXPECT_THROW(file.read(*entry, 4, {}), InternalError);
+}
+
+TEST(SafetensorsFile, ReadsNoMoreThanAHeaderBeforeItIsAsked) {
+  const TempFolder folder;
+  const auto path = folder.path() / "x.safetensors";
+  std::ofstream(path, std::ios::binary)
+      << safetensors_bytes(one_tensor("\"U8\"", "[3]", "[0,3]"), 3);
+  const SafetensorsFile file(path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  std::string data = "???";
+  const auto read = [&](size_t bytes) {
+    file.read(*file.find("a"), 0, std::as_writable_bytes(std::span(data).first(bytes)));
+  };
+  read(2);
+  EXPECT_NE(error_text<FileError>([&] { read(3); }).find("it ends at byte"), std::string::npos);
 }
 
 TEST(SafetensorsFile, ErrorsBeginWithThePath) {

@@ -9,6 +9,7 @@
 #include "penstock/base/file.h"
 #include "penstock/checkpoint/manifest.h"
 #include "penstock/checkpoint/pending_checkpoint.h"
+#include "penstock/checkpoint/verify.h"
 
 namespace penstock::test {
 

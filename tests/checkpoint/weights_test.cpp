@@ -96,9 +96,11 @@ fs::path write_file(const fs::path& file,
   for (const StoredTensor& tensor : tensors) {
     specs.push_back({tensor.name, tensor.dtype, tensor.value.sizes().vec()});
   }
-  SafetensorsWriter writer(file, specs);
+  const SafetensorsLayout layout(specs);
+  create_safetensors(file, layout);
+  SafetensorsWriter writer(file, layout);
   for (const StoredTensor& tensor : tensors) {
-    writer.write(tensor.name, tensor.value.const_data_ptr(), tensor.value.nbytes());
+    writer.write(layout.find(tensor.name), 0, tensor.value.const_data_ptr(), tensor.value.nbytes());
   }
   writer.finish();
   return file;

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,11 +10,14 @@
 #include <unistd.h>
 #include <vector>
 
+#include "penstock/comm/collectives.h"
 #include "penstock/comm/launcher.h"
 #include "penstock/comm/mpi.h"
 #include "penstock/comm/sub_group.h"
 
+#include "comm/collective_cases.h"
 #include "comm/traffic.h"
+#include "comm/two_threads.h"
 
 namespace penstock::comm {
 namespace {
@@ -55,6 +59,60 @@ void large(Group& group) {
     test::swap_messages(group, {{0, 1, 0, 1, bytes}});
   }
   std::printf("rank %d of %d is content\n", group.rank(), group.size());
+}
+
+// Own also with so few elements in a call that it needs several.
+void collectives(Group& group) {
+  test::check_collectives(group, {0, 1, 3, 7, 1000, 4097, 65537});
+  group.own_collectives()->set_most_per_call(1000);
+  test::check_collectives(group, {1, 4097});
+  std::printf("rank %d of %d is content\n", group.rank(), group.size());
+}
+
+// Groups within the job, and a second thread in each rank.
+void threads(Group& group) {
+  test::use_two_threads(group);
+  std::printf("rank %d of %d is content\n", group.rank(), group.size());
+}
+
+// All but rank 2 reduce; it fails, or is silent.
+void reduce_without(Group& group, Algorithm algorithm, const std::function<void()>& rank_2) {
+  group.barrier(words("the start"));
+  if (group.rank() == 2) {
+    return rank_2();
+  }
+  std::vector<std::byte> staging(static_cast<size_t>(Collectives::kLeastStaging));
+  std::vector<float> data(1 << 20);
+  Collectives sums(group, 0, staging);
+  sums.all_reduce(
+      data.data(), 1 << 20, Element::Float32, algorithm, words("the reduction of bucket 3"));
+}
+
+[[noreturn]] void run_out_of_memory() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  throw OutOfMemory("no room for block 3");
+}
+
+void own_error(Group& group) {
+  reduce_without(group, Algorithm::Own, run_out_of_memory);
+}
+
+void ring_error(Group& group) {
+  reduce_without(group, Algorithm::Ring, run_out_of_memory);
+}
+
+void own_silence(Group& group) {
+  reduce_without(group, Algorithm::Own, [&] {
+    char byte = 0;
+    group.receive(0, 1, &byte, 1, words("a word"));
+  });
+}
+
+void direct_silence(Group& group) {
+  reduce_without(group, Algorithm::Direct, [&] {
+    char byte = 0;
+    group.receive(0, 1, &byte, 1, words("a word"));
+  });
 }
 
 void wrong_size(Group& group) {
@@ -113,6 +171,24 @@ void ring(Group& group) {
   }
 }
 
+// The same with sums over all ranks, by MPI's own collective.
+void sums(Group& group) {
+  std::printf("rank %d is process %d\n", group.rank(), ::getpid());
+  std::fflush(stdout);
+  std::vector<std::byte> staging(static_cast<size_t>(Collectives::kLeastStaging));
+  std::vector<float> data(1 << 14);
+  Collectives collectives(group, 0, staging);
+  for (int64_t step = 0;; ++step) {
+    collectives.all_reduce(data.data(), 1 << 14, Element::Float32, Algorithm::Own, [&] {
+      return cat("the sum of step ", step);
+    });
+    if (step == 20 && group.rank() == 0) {
+      std::printf("the ring turns\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
 int fail(const char* type, const Error& failure) {
   std::printf("caught a %s\n", type);
   std::fflush(stdout);
@@ -123,10 +199,17 @@ int fail(const char* type, const Error& failure) {
 int run(int argc, char** argv) {
   const std::map<std::string, void (*)(Group&)> modes = {{"traffic", traffic},
                                                          {"large", large},
+                                                         {"collectives", collectives},
+                                                         {"threads", threads},
+                                                         {"own_error", own_error},
+                                                         {"ring_error", ring_error},
+                                                         {"own_silence", own_silence},
+                                                         {"direct_silence", direct_silence},
                                                          {"wrong_size", wrong_size},
                                                          {"error", error},
                                                          {"refusal", refusal},
                                                          {"ring", ring},
+                                                         {"sums", sums},
                                                          {"silence", silence}};
   try {
     PENSTOCK_CHECK(argc >= 2 && modes.contains(argv[1]), "no such mode");

@@ -40,6 +40,42 @@ class Mpi(unittest.TestCase):
             self.assertEqual(sorted(out.splitlines()), content, err)
             self.assertEqual(lines, [])
 
+    def test_collectives_give_the_sums_and_send_what_the_formulas_say(self):
+        for ranks in (2, 3, 4, 5, 7, 8, 9):
+            job = mpirun("collectives", ranks=ranks)
+            out, lines, err = self.finish(job)
+            self.assertEqual(job.returncode, 0, err)
+            content = [f"rank {rank} of {ranks} is content" for rank in range(ranks)]
+            self.assertEqual(sorted(out.splitlines()), content, err)
+            self.assertEqual(lines, [])
+
+    def test_a_second_thread_of_each_rank_may_use_groups_of_its_own(self):
+        job = mpirun("threads")
+        out, lines, err = self.finish(job)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertEqual(len(out.splitlines()), 4, err)
+        self.assertEqual(lines, [])
+
+    def test_a_rank_that_fails_ends_the_collective_that_the_others_are_in(self):
+        for mode, waited_for in (("own_error", "the other ranks"), ("ring_error", r"rank \d")):
+            job = mpirun(mode)
+            _, lines, err = self.finish(job)
+            self.assertEqual(job.returncode, 1, err)
+            self.assertIn("penstock: no room for block 3", lines)
+            for rank in (0, 1, 3):
+                told = rf"penstock: rank 2 failed: no room for block 3 \(rank {rank} had waited \d\.\d s for {waited_for}: "
+                told += r"the reduction of bucket 3\)"
+                self.assertEqual(sum(bool(re.fullmatch(told, line)) for line in lines), 1, err)
+
+    def test_a_collective_ends_at_the_time_out(self):
+        for mode, waited_for in (("own_silence", "the other ranks"), ("direct_silence", "rank 2")):
+            job = mpirun(mode, "1")
+            out, lines, err = self.finish(job)
+            self.assertEqual(job.returncode, 3, err)
+            self.assertIn("caught a Timeout", out.splitlines(), err)
+            told = rf"rank \d (has|had) waited 1\.\d s for {waited_for}: the reduction of bucket 3"
+            self.assertTrue(any(re.search(told, line) for line in lines), err)
+
     def test_one_rank_is_a_plain_start(self):
         pipe = subprocess.PIPE
         plain = subprocess.Popen([PROGRAM, "traffic"], text=True, stdout=pipe, stderr=pipe)
@@ -82,9 +118,9 @@ class Mpi(unittest.TestCase):
         for pattern in (said, heard):
             self.assertEqual(sum(bool(re.fullmatch(pattern, line)) for line in lines), 1, err)
 
-    def start_ring(self, timeout_s):
+    def start_ring(self, timeout_s, mode="ring"):
         """A job that runs until it is stopped, and the process of each rank."""
-        job = mpirun("ring", str(timeout_s))
+        job = mpirun(mode, str(timeout_s))
         processes = {}
         is_turning = False
         while not is_turning or len(processes) < 4:  # the order of ranks' lines is left to chance
@@ -115,6 +151,17 @@ class Mpi(unittest.TestCase):
         for rank, peer in ((3, 2), (0, 3), (1, 0)):
             told = rf"penstock: rank {rank} was stopped by SIGTERM while waiting \d\.\d s for rank {peer}: "
             self.assertTrue(any(re.match(told + r"the value of step \d+$", line) for line in lines), err)
+
+    def test_when_a_rank_is_killed_within_a_collective_the_others_say_so(self):
+        job, processes = self.start_ring(60, "sums")
+        os.kill(processes[2], signal.SIGKILL)
+        _, lines, err = self.finish(job)
+        self.assertNotEqual(job.returncode, 0, err)
+        self.check_all_gone(processes)
+        self.assertEqual(len(lines), 3, err)
+        for rank in (0, 1, 3):
+            told = rf"penstock: rank {rank} was stopped by SIGTERM while waiting \d\.\d s for the other ranks: the sum of step \d+"
+            self.assertEqual(sum(bool(re.fullmatch(told, line)) for line in lines), 1, err)
 
     def test_when_a_rank_hangs_all_end_at_the_time_out_and_name_it(self):
         job, processes = self.start_ring(2)

@@ -35,6 +35,9 @@ TEST(Wait, ItsLinesNameBothRanksAndWhatWasWaitedFor) {
   EXPECT_EQ(without_seconds(wait.stopped_line("SIGTERM")),
             "rank 2 was stopped by SIGTERM while waiting N s for rank 1: block 3");
   EXPECT_EQ(wait.ended_line(), "rank 2 waits for rank 1, which has ended its work: block 3");
+  Wait for_all(2, Wait::kOthers, kWhat);
+  EXPECT_EQ(without_seconds(for_all.timeout_line()),
+            "rank 2 has waited N s for the other ranks: block 3");
   const PeerError error = wait.peer_error({ExitCode::Negative, "rank 0 failed: no room"});
   EXPECT_EQ(without_seconds(error.what()),
             "rank 0 failed: no room (rank 2 had waited N s for rank 1: block 3)");

@@ -59,8 +59,8 @@ TEST(RecipeError, WrongTypeNamesValueTypeAndWhatIsTaken) {
   EXPECT_EQ(recipe_error("[data]\npath = 7\n"),
             "r.toml:2: data.path = 7 is an integer; it takes text");
   EXPECT_EQ(recipe_error("[train]\noptimizer = 3\n"),
-            "r.toml:2: train.optimizer = 3 is an integer; it takes text, \"adamw\", \"sgd\" or "
-            "\"lamb\"");
+            "r.toml:2: train.optimizer = 3 is an integer; it takes text, \"adamw\", \"sgd\", "
+            "\"lamb\", \"onebit-adam\", \"zeroone-adam\" or \"onebit-lamb\"");
 }
 
 TEST(RecipeError, ListsTablesAndDatesAreNoValues) {

@@ -232,6 +232,52 @@ TEST(Validate, AGpuTakesSoManyMicroBatches) {
   expect_parts(validation_error(recipe), {"plan.micro_batches = 20000", "up to 16384"});
 }
 
+TEST(Validate, OneBitOptimizersAreForTheCpu) {
+  for (const auto& [optimizer, other] : {std::pair{"onebit-adam", "adamw"},
+                                         std::pair{"zeroone-adam", "adamw"},
+                                         std::pair{"onebit-lamb", "lamb"}}) {
+    Recipe recipe;
+    recipe.train.optimizer = optimizer;
+    EXPECT_NO_THROW(validate(recipe));
+    recipe.run.device = "cuda";
+    EXPECT_EQ(validation_error(recipe),
+              cat("train.optimizer = \"",
+                  optimizer,
+                  "\" is for run.device = \"cpu\"; on a GPU try train.optimizer = \"",
+                  other,
+                  "\""));
+  }
+}
+
+TEST(Validate, OneBitOptimizersNeedWholeGradients) {
+  Recipe recipe;
+  recipe.plan.data = 4;
+  recipe.train.optimizer = "onebit-lamb";
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.plan.shard = "optimizer";
+  EXPECT_NO_THROW(validate(recipe));
+  for (const std::string shard : {"gradients", "parameters"}) {
+    recipe.plan.shard = shard;
+    EXPECT_EQ(validation_error(recipe),
+              "train.optimizer = \"onebit-lamb\" sends signs of what every replica makes of its "
+              "whole gradient, and plan.shard = \"" +
+                  shard + "\" leaves it only a piece; try plan.shard = \"optimizer\"");
+  }
+}
+
+TEST(Validate, LocalStepsNeedWholeWeights) {
+  Recipe recipe;
+  recipe.plan.data = 4;
+  recipe.plan.shard = "optimizer";
+  recipe.train.optimizer = "zeroone-adam";
+  EXPECT_EQ(validation_error(recipe),
+            "train.optimizer = \"zeroone-adam\" with train.local_step_clipper = 16 lets every "
+            "replica move all weights by itself, and with plan.shard = \"optimizer\" it moves a "
+            "piece; set train.local_step_clipper = 1, or plan.shard = \"none\"");
+  recipe.train.local_step_clipper = 1;
+  EXPECT_NO_THROW(validate(recipe));
+}
+
 TEST(Validate, TheCpuIsDeterministicWhetherAskedOrNot) {
   Recipe recipe;
   recipe.run.deterministic = true;

@@ -19,11 +19,30 @@ def replay_memory(rank):
     return peak
 
 
+class ReplicaLine:
+    """Between the replicas of a stage: the k-th gather or reduce of each meet, one after the other."""
+
+    def __init__(self, replicas):
+        self.replicas, self.arrived, self.ends = replicas, defaultdict(list), []
+
+    def end(self, k):
+        """Nothing, until all replicas have come to it."""
+        while len(self.ends) <= k:
+            arrived = self.arrived[len(self.ends)]
+            if len(arrived) < self.replicas:
+                return None
+            start = max([turn for turn, _ in arrived] + self.ends[-1:])
+            self.ends.append(start + max(seconds for _, seconds in arrived))
+        return self.ends[k]
+
+
 class Rank:
     """Goes through its list as far as what it knows of the others allows."""
 
-    def __init__(self, number, rank, messages, steps_together):
+    def __init__(self, number, rank, messages, steps_together, line):
         self.number, self.messages, self.steps_together = number, messages, steps_together
+        self.line, self.collectives = line, 0  # those that it has come to
+        self.made_in, self.read_in = {}, {}  # values of gathers and reduces, and which
         self.left = list(rank["instructions"])
         self.ready = {value: 0.0 for value, _ in rank["given"]}  # when a value is there
         self.free_at = defaultdict(float)  # when a resource is free
@@ -50,6 +69,10 @@ class Rank:
         if instruction["op"] == "receive" and "to" not in self.message(instruction)[1]:
             return False
         freed = instruction.get("frees", [])
+        met = [self.made_in[v] for v in instruction.get("reads", []) + freed if v in self.made_in]
+        met += [self.read_in[value] for value in freed if value in self.read_in]
+        if any(self.line.end(k) is None for k in met):
+            return False
         return all("received" in message for value in freed for message in self.sent[value])
 
     def run(self, step_from):
@@ -59,9 +82,21 @@ class Rank:
         made = [value for value, _ in instruction.get("makes", [])]
         freed = instruction.get("frees", [])
         used = [value for value in instruction.get("reads", []) + freed if value not in made]
+        for value in used:
+            if value in self.made_in:
+                self.ready[value] = self.line.end(self.made_in[value])
         start = max([self.free_at[on]] + [self.ready[value] for value in used])
         for value in freed:
             start = max([start] + [message["received"] for message in self.sent[value]])
+            if value in self.read_in:
+                start = max(start, self.line.end(self.read_in[value]))
+        if op in ("gather", "reduce"):
+            turn = max(start, self.free_at["compute"])
+            self.line.arrived[self.collectives].append((turn, instruction.get("seconds", 0.0)))
+            self.made_in.update(dict.fromkeys(made, self.collectives))
+            self.read_in.update(dict.fromkeys(instruction.get("reads", []), self.collectives))
+            self.collectives += 1
+            return
         if waits_for_all:
             start = max(start, step_from)
         end = start + instruction.get("seconds", 0.0)
@@ -77,9 +112,13 @@ class Rank:
         self.ready.update(dict.fromkeys(made, end))
 
 
-def replay_time(ranks, updates):
+def replay_time(ranks, updates, replicas):
     messages = defaultdict(dict)
-    all_ranks = [Rank(number, rank, messages, updates == 1) for number, rank in enumerate(ranks)]
+    lines = [ReplicaLine(replicas) for _ in range(len(ranks) // replicas)]  # by stage
+    all_ranks = [
+        Rank(number, rank, messages, updates == 1, lines[number // replicas])
+        for number, rank in enumerate(ranks)
+    ]
     while any(rank.left for rank in all_ranks):
         before = sum(len(rank.left) for rank in all_ranks)
         step_from = None
@@ -89,7 +128,10 @@ def replay_time(ranks, updates):
             while rank.left and rank.can_run(step_from):
                 rank.run(step_from)
         assert sum(len(rank.left) for rank in all_ranks) < before, "ranks wait for each other"
-    return max((end for rank in all_ranks for end in rank.free_at.values()), default=0.0)
+    ends = [end for rank in all_ranks for end in rank.free_at.values()]
+    for rank in all_ranks:
+        ends += [rank.line.end(k) for k in range(rank.collectives)]
+    return max(ends, default=0.0)
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
@@ -101,7 +143,7 @@ print(
         {
             "peak_bytes": max(peaks),
             "peaks": peaks,
-            "seconds": replay_time(ranks, updates),
+            "seconds": replay_time(ranks, updates, program.get("replicas", 1)),
             "updates": updates,
         }
     )

@@ -7,7 +7,8 @@
 
 #include <ATen/ATen.h>
 
-#include "penstock/checkpoint/weights.h"
+#include "penstock/checkpoint/rank_pieces.h"
+#include "penstock/checkpoint/safetensors_writer.h"
 #include "penstock/config/recipe.h"
 #include "penstock/data/loader.h"
 #include "penstock/model/parameters.h"
@@ -21,11 +22,18 @@ int main(int argc, char** argv) {
   train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   const model::Parameters parameters(chain, at::kFloat, seed);
-  std::vector<checkpoint::NamedTensor> tensors;
+  const std::string file = std::string(argv[3]) + "/start.safetensors";
+  const checkpoint::SafetensorsLayout layout(checkpoint::weight_specs(chain.parameters()),
+                                             {{"format", "pt"}});
+  checkpoint::create_safetensors(file, layout);
+  checkpoint::SafetensorsWriter writer(file, layout);
   for (const model::Parameter& parameter : parameters.all()) {
-    tensors.push_back({parameter.spec.name, &parameter.weight});
+    writer.write(layout.find(parameter.spec.name),
+                 0,
+                 parameter.weight.const_data_ptr(),
+                 parameter.weight.nbytes());
   }
-  checkpoint::save_tensors(argv[3], "start.safetensors", checkpoint::sources_of(tensors));
+  writer.finish();
 
   const data::Split split = train::open_data(recipe);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});

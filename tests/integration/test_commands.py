@@ -34,7 +34,7 @@ SUBCOMMANDS = {
         "--json",
     ),
     "lr-range": ("RECIPE", *RECIPE_FLAGS, "--from", "--to", "--steps", "--svg"),
-    "bench": ("step",),
+    "bench": ("allreduce", "step"),
     "options": ("--markdown",),
 }
 BENCH_STEP_FLAGS = (

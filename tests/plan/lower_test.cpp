@@ -143,6 +143,11 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
       case ValueKind::Weights:
         ADD_FAILURE() << "there is one update here";
         break;
+      case ValueKind::Gathered:
+      case ValueKind::Bucket:
+      case ValueKind::Reduced:
+        ADD_FAILURE() << "there is one replica here";
+        break;
     }
   }
 }

@@ -200,6 +200,9 @@ class ContentInterpreter {
           harm("copies weights of another version");
         }
         return;
+      case Op::Gather:
+      case Op::Reduce:
+        return harm("has no replicas to meet");
     }
   }
 

@@ -21,6 +21,7 @@
 #include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 
+#include "program/replicated_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -55,6 +56,9 @@ class RandomProgram {
     for (int32_t left = dice_.below(4); left > 0; --left) {
       add_layer();
     }
+    if (dice_.is_heads()) {
+      add_units();
+    }
     num_ranks_ = dice_.below(4);
     for (int32_t rank = 0; rank < num_ranks_; ++rank) {
       add_rank(rank);
@@ -74,6 +78,22 @@ class RandomProgram {
       layer.ways.push_back({cat("way-", left), dice_.is_heads()});
     }
     program_.layers.push_back(std::move(layer));
+  }
+
+  void add_units() {
+    constexpr std::array shards = {
+        Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
+    program_.replicas = 1 + dice_.below(3);
+    program_.shard = shards[static_cast<size_t>(dice_.below(4))];
+    for (int32_t left = dice_.below(4); left > 0; --left) {
+      Unit unit{name(), {}};
+      for (int32_t layer = 0; layer <= program_.loss_index(); ++layer) {
+        if (dice_.is_heads()) {
+          unit.layers.push_back(layer);
+        }
+      }
+      program_.units.push_back(std::move(unit));
+    }
   }
 
   void add_rank(int32_t number) {
@@ -110,6 +130,15 @@ class RandomProgram {
                                     ValueKind::WeightWork};
       const int32_t kind = dice_.below(program_.layers.empty() ? 4 : 6);
       value.kind = kinds[static_cast<size_t>(kind)];
+      if (!program_.units.empty() && dice_.below(3) == 0) {
+        constexpr std::array of_units = {
+            ValueKind::Gathered, ValueKind::Bucket, ValueKind::Reduced};
+        value.kind = of_units[static_cast<size_t>(dice_.below(3))];
+        value.layer = dice_.below(static_cast<int32_t>(program_.units.size()));
+        list.push_back(static_cast<ValueId>(rank.values.size()));
+        rank.values.push_back(value);
+        continue;
+      }
       value.layer = value.kind == ValueKind::Targets || value.kind == ValueKind::Weights
                         ? program_.loss_index()
                         : dice_.below(program_.loss_index() + (kind < 4 ? 1 : 0));
@@ -122,6 +151,9 @@ class RandomProgram {
     std::vector<Op> ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step, Op::Stash};
     if (!program_.layers.empty()) {
       ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
+    }
+    if (!program_.units.empty()) {
+      ops.insert(ops.end(), {Op::Gather, Op::Reduce});
     }
     if (has_peer) {
       ops.push_back(Op::Receive);
@@ -137,10 +169,13 @@ class RandomProgram {
       const int32_t peer = (rank + 1 + dice_.below(num_ranks_ - 1)) % num_ranks_;
       return {op == Op::Send ? ResourceKind::Link : ResourceKind::Inlet, peer};
     }
-    constexpr std::array kinds = {
-        ResourceKind::Compute, ResourceKind::Copy, ResourceKind::Link, ResourceKind::Inlet};
-    const ResourceKind kind = kinds[static_cast<size_t>(dice_.below(4))];
-    return {kind, kind == ResourceKind::Compute ? 0 : dice_.below(4)};
+    constexpr std::array kinds = {ResourceKind::Compute,
+                                  ResourceKind::Replicas,
+                                  ResourceKind::Copy,
+                                  ResourceKind::Link,
+                                  ResourceKind::Inlet};
+    const int32_t kind = dice_.below(5);
+    return {kinds[static_cast<size_t>(kind)], kind < 2 ? 0 : dice_.below(4)};
   }
 
   void fill(Instruction& instruction, int32_t number, const RankProgram& rank) {
@@ -149,10 +184,13 @@ class RandomProgram {
     const bool is_placeless =
         op == Op::Clear || op == Op::Drop || op == Op::Step || op == Op::Stash;
     instruction.op = op;
-    if (!is_placeless && op != Op::Loss) {
+    if (is_collective(op)) {
+      instruction.layer = dice_.below(static_cast<int32_t>(program_.units.size()));
+      instruction.micro_batch = dice_.below(program_.micro_batches + 1) - 1;
+    } else if (!is_placeless && op != Op::Loss) {
       instruction.layer = dice_.below(program_.loss_index() + (is_transfer ? 1 : 0));
     }
-    if (!is_placeless) {
+    if (!is_placeless && !is_collective(op)) {
       instruction.micro_batch = dice_.below(program_.micro_batches);
     }
     if (op == Op::Forward) {
@@ -289,7 +327,7 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_THROW(write_program(folder.path() / "no" / "p", {}), FileError);
 }
 
-// The programs that docs/program.md shows: of one rank, of two, and with two updates.
+// The programs that docs/program.md shows: of one rank, of two, with two updates, and of two replicas.
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
   const std::string opening = "```\npenstock-program 1\n";
@@ -303,7 +341,7 @@ Program document_program(int number = 0) {
 }
 
 TEST(ProgramDocument, ExamplesAreSound) {
-  for (const int number : {0, 1, 2}) {
+  for (const int number : {0, 1, 2, 3}) {
     const Verdict verdict = verify(document_program(number));
     EXPECT_TRUE(verdict.is_sound()) << verdict.violation->text;
   }
@@ -364,6 +402,17 @@ TEST(ReplayScript, AgreesWithReplayPeakAndSimulate) {
   EXPECT_NEAR(updates["seconds"], 0.013, 1e-12);
   EXPECT_EQ(updates["seconds"], simulate(asynchronous).seconds);
   EXPECT_EQ(updates["updates"], 2);
+
+  const Program replicas = document_program(3);
+  const nlohmann::json shared = replay_by_script(replicas);
+  EXPECT_EQ(shared["peaks"], (nlohmann::json{89, 89}));
+  EXPECT_EQ(replay_peak(replicas.ranks[1]).bytes, 89);
+  EXPECT_NEAR(shared["seconds"], 0.014, 1e-12);
+  EXPECT_EQ(shared["seconds"], simulate(replicas).seconds);
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters}) {
+    const Program hybrid = test::replicated_program(shard, 2, schedule::Kind::ZeroBubbleH1, 3);
+    EXPECT_EQ(replay_by_script(hybrid)["seconds"], simulate(hybrid).seconds) << shard_name(shard);
+  }
 
   const nlohmann::json again = replay_by_script(overlapping);
   EXPECT_EQ(again["peak_bytes"], 37);  // the third instruction: 7 + 8 + 16 + 6

@@ -12,6 +12,7 @@
 #include "penstock/program/program_text.h"
 
 #include "program/asynchronous_program.h"
+#include "program/replicated_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -187,11 +188,44 @@ TEST(ProgramJsonError, WrongVersion) {
   EXPECT_EQ(json_error("{}"), "p.json: key penstock_program is missing");
 }
 
+TEST(ProgramJson, ReplicasAndUnitsReadBack) {
+  const Program program = test::replicated_program(Shard::Parameters, 2);
+  const std::string json = program_json(program);
+  EXPECT_NE(json.find("\n\"replicas\":2,\n\"shard\":\"parameters\",\n\"units\":[\n"
+                      "{\"name\":\"a\",\"layers\":[0]},\n"),
+            std::string::npos)
+      << json;
+  EXPECT_EQ(parse_program_json(json, "p.json"), program);
+}
+
+TEST(ProgramJsonError, ReplicasAndUnits) {
+  const std::string json = program_json(test::replicated_program(Shard::Parameters));
+  const auto error = [&](const std::string& part, const std::string& replacement) {
+    std::string text = json;
+    text.replace(text.find(part), part.size(), replacement);
+    return test::error_text<ConfigError>([&] { parse_program_json(text, "p.json"); });
+  };
+  EXPECT_EQ(error("\"replicas\":2,\n", ""), "p.json: key replicas is missing");
+  EXPECT_EQ(error("\"shard\":\"parameters\",\n", ""), "p.json: key shard is missing");
+  EXPECT_EQ(error("\"shard\":\"parameters\"", "\"shard\":3"),
+            "p.json: shard is a JSON number; it should be a string");
+  EXPECT_EQ(error("\"units\":[", "\"units\":[3,"),
+            "p.json: unit 0: a unit is a JSON number; it should be an object");
+  EXPECT_EQ(error("{\"name\":\"b\",\"layers\":[1]}", "{\"name\":\"b\",\"layer\":[1]}"),
+            "p.json: unit 1: unknown key of a unit \"layer\"; did you mean layers? (known: name, "
+            "layers)");
+  EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[\"1\"]"),
+            "p.json: unit 1: an item of layers is a JSON string; it should be a number");
+  EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[3]"),
+            "p.json: unit 1: layer 3 is out of range; the program has 2");
+}
+
 TEST(ProgramJsonError, UnknownAndMissingKeys) {
   EXPECT_EQ(
       changed_error("\"micro_batches\"", "\"microbatches\""),
       "p.json: unknown key of a program \"microbatches\"; did you mean micro_batches? (known: "
-      "penstock_program, micro_batches, updates, mixes_weights, layers, ranks)");
+      "penstock_program, micro_batches, updates, mixes_weights, replicas, shard, units, layers, "
+      "ranks)");
   EXPECT_EQ(changed_error("\"micro_batches\":2,\n", ""), "p.json: key micro_batches is missing");
   EXPECT_EQ(
       changed_error("\"ways\":[]", "\"way\":[]"),
@@ -248,7 +282,7 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
       changed_error("\"op\":\"clear\"", "\"op\":\"claer\""),
       "p.json: instruction 0 of rank 0: unknown word \"claer\"; did you mean clear? (known: clear, "
       "forward, loss, backward, backward-input, backward-weight, send, receive, drop, step, "
-      "stash)");
+      "stash, gather, reduce)");
   EXPECT_EQ(changed_error("\"mb\":0", "\"mp\":0"),
             first +
                 "unknown field of forward \"mp\"; did you mean mb? (known: layer, mb, keep, reads, "
@@ -260,8 +294,9 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
             first + "layer \"0.0\" is no whole number from 0 to 2147483647");
   EXPECT_EQ(changed_error("\"keep\":\"few\"", "\"keep\":\"fw\""),
             first + "unknown way of layer 0 \"fw\"; did you mean few? (known: nothing, all, few)");
-  EXPECT_EQ(changed_error("\"on\":\"copy:1\"", "\"on\":\"copy\""),
-            first + "on \"copy\" is no resource; compute, copy:N, link:N and inlet:N are");
+  EXPECT_EQ(
+      changed_error("\"on\":\"copy:1\"", "\"on\":\"copy\""),
+      first + "on \"copy\" is no resource; compute, copy:N, link:N, inlet:N and replicas are");
   EXPECT_EQ(changed_error("\"on\":\"inlet:0\"", "\"on\":\"inlet:2\""),
             "p.json: instruction 1 of rank 1: rank 2 is out of range; the program has 2");
   EXPECT_EQ(changed_error("[[\"d2.1\",4]]", "[[\"d2.1\",4],[\"w1.0\",4]]"),

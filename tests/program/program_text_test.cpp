@@ -13,6 +13,7 @@
 #include "penstock/program/program_reader.h"
 
 #include "program/asynchronous_program.h"
+#include "program/replicated_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -220,6 +221,87 @@ std::string updates_error(const std::string& part, const std::string& replacemen
   return text_error(text);
 }
 
+TEST(ProgramText, ReplicasAndUnitsReadBack) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters}) {
+    const Program program = test::replicated_program(shard, 2);
+    const std::string text = format_program(program);
+    EXPECT_NE(text.find(cat("\nreplicas 2 shard=", shard_name(shard), "\n")), std::string::npos);
+    EXPECT_NE(text.find("\nunit 2 \"table\" layers=0,2\n"), std::string::npos) << text;
+    EXPECT_EQ(parse_program(text, "p.txt"), program);
+  }
+  const std::string text = format_program(test::replicated_program(Shard::Parameters));
+  EXPECT_NE(text.find("\ngather unit=0 mb=0 makes=p0.0:10 on=replicas seconds=0.5 working=10\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(
+      text.find(
+          "\nreduce unit=2 mb=0 reads=g2.0 makes=r2.0:0 on=replicas seconds=0.25 working=0\n"),
+      std::string::npos)
+      << text;
+  const std::string once = format_program(test::replicated_program(Shard::None));
+  EXPECT_NE(once.find("\nreduce unit=1 makes=r1.0:0 on=replicas seconds=0.25 working=0\n"),
+            std::string::npos)
+      << once;
+}
+
+// The error of a program of replicas with one part put in place of another.
+std::string replicas_error(const std::string& part, const std::string& replacement) {
+  std::string text = format_program(test::replicated_program(Shard::Parameters));
+  text.replace(text.find(part), part.size(), replacement);
+  return text_error(text);
+}
+
+TEST(ProgramTextError, ReplicasThatAreNone) {
+  EXPECT_EQ(replicas_error("replicas 2", "replicas 0"),
+            "p.txt:3: replicas \"0\" is no whole number from 1 to 2147483647");
+  EXPECT_EQ(
+      replicas_error("shard=parameters", "shard=parameter"),
+      "p.txt:3: unknown shard \"parameter\"; did you mean parameters? (known: none, optimizer, "
+      "gradients, parameters)");
+  const std::string form = " is not written as it should be; an example: ";
+  EXPECT_EQ(replicas_error(" shard=parameters", ""),
+            "p.txt:3: replicas" + form + "replicas 2 shard=none");
+  EXPECT_EQ(replicas_error("shard=", "zero="), "p.txt:3: shard" + form + "replicas 2 shard=none");
+  EXPECT_EQ(replicas_error("replicas 2 shard=parameters\n",
+                           "replicas 2 shard=parameters\nreplicas 2 shard=parameters\n")
+                .substr(0, 33),
+            "p.txt:4: replicas is out of place");
+  EXPECT_EQ(replicas_error("replicas 2 shard=parameters\n",
+                           "replicas 2 shard=parameters\nupdates 1 weights=kept\n")
+                .substr(0, 32),
+            "p.txt:4: updates is out of place");
+}
+
+TEST(ProgramTextError, UnitsThatAreNone) {
+  const std::string unit = "unit 1 \"b\" layers=1";
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\""),
+            "p.txt:7: unit is not written as it should be; an example: unit 0 \"name\" layers=0,1");
+  EXPECT_EQ(
+      replicas_error(unit, "unit 1 \"b\" ways=1"),
+      "p.txt:7: layers is not written as it should be; an example: unit 0 \"name\" layers=0,1");
+  EXPECT_EQ(replicas_error(unit, "unit 2 \"b\" layers=1"),
+            "p.txt:7: unit \"2\" is out of order; the next is 1");
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=3"),
+            "p.txt:7: layer 3 is out of range; the program has 2");
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=x"),
+            "p.txt:7: layer \"x\" is no whole number from 0 to 2147483647");
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=1,0"),
+            "p.txt:7: layer 0 comes after 1; a unit's layers count up");
+  EXPECT_EQ(replicas_error(unit, unit + "\nlayer 2 \"c\" ways=all").substr(0, 30),
+            "p.txt:8: layer is out of place");
+  EXPECT_EQ(replicas_error("rank 0 limit=none\n", "rank 0 limit=none\nunit 3 \"c\" layers=0\n")
+                .substr(0, 30),
+            "p.txt:10: unit is out of place");
+  EXPECT_EQ(replicas_error("gather unit=0", "gather unit=3"),
+            "p.txt:12: unit 3 is out of range; the program has 3");
+  EXPECT_EQ(
+      replicas_error("gather unit=0", "gather layer=0"),
+      "p.txt:12: unknown field of gather \"layer\" (known: unit, mb, reads, makes, frees, on, "
+      "seconds, working)");
+  EXPECT_EQ(replicas_error("makes=p0.0:10", "makes=p3.0:10"),
+            "p.txt:12: unit 3 is out of range; the program has 3");
+}
+
 TEST(ProgramTextError, UpdatesThatAreNone) {
   EXPECT_EQ(updates_error("updates 2", "updates 3"),
             "p.txt:3: 3 updates do not divide 2 micro-batches; every update takes as many");
@@ -235,7 +317,9 @@ TEST(ProgramTextError, UpdatesThatAreNone) {
 TEST(ProgramTextError, UpdatesOutOfPlace) {
   const std::string rest =
       " is out of place; the order is penstock-program, micro-batches, updates (of an asynchronous "
-      "pipeline), layers, and for each rank: rank, residents and given values, instructions";
+      "pipeline), replicas (where there are several), layers, units (of replicas), and for each "
+      "rank: "
+      "rank, residents and given values, instructions";
   EXPECT_EQ(line_error("updates 2 weights=kept"), "p.txt:6: updates" + rest);
   const std::string line = "updates 2 weights=kept\n";
   EXPECT_EQ(updates_error(line, line + line), "p.txt:4: updates" + rest);
@@ -246,7 +330,8 @@ TEST(ProgramTextError, StashesMakeWeights) {
   EXPECT_EQ(updates_error("stash makes=v.0:10 on", "stash on"),
             "p.txt:12: field makes is missing; stash needs it");
   EXPECT_EQ(updates_error("v.0:10", "v1.0:10"),
-            "p.txt:12: value \"v1.0\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2");
+            "p.txt:12: value \"v1.0\" is no name like x3.0, s3.0, d3.0, w3.0, p3.0, g3.0, r3.0, "
+            "t.0, v.0 or x3.0#2");
 }
 
 TEST(ProgramText, ProgramsWithoutRanksOrLayersAreWritten) {
@@ -367,11 +452,14 @@ TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
   EXPECT_EQ(
       line_error("fordward layer=0"),
       "p.txt:6: unknown word \"fordward\"; did you mean forward? (known: micro-batches, updates, "
-      "layer, rank, resident, given, clear, forward, loss, backward, backward-input, "
-      "backward-weight, send, receive, drop, step, stash)");
+      "replicas, layer, unit, rank, resident, given, clear, forward, loss, backward, "
+      "backward-input, "
+      "backward-weight, send, receive, drop, step, stash, gather, reduce)");
   const std::string known =
-      " (known: micro-batches, updates, layer, rank, resident, given, clear, forward, loss, "
-      "backward, backward-input, backward-weight, send, receive, drop, step, stash)";
+      " (known: micro-batches, updates, replicas, layer, unit, rank, resident, given, clear, "
+      "forward, loss, "
+      "backward, backward-input, backward-weight, send, receive, drop, step, stash, gather, "
+      "reduce)";
   EXPECT_EQ(line_error("residnt 5 \"a\""),
             "p.txt:6: unknown word \"residnt\"; did you mean resident?" + known);
   EXPECT_EQ(line_error(std::string(1000, 'f')),
@@ -504,10 +592,11 @@ TEST(ProgramTextError, NamesOfValuesHaveOneSpelling) {
                                  "t0.0",
                                  "x99999999999.0",
                                  "x0.0#2#2"}) {
-    EXPECT_EQ(line_error("given " + name + ":4"),
-              cat("p.txt:6: value \"",
-                  name,
-                  "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2"));
+    EXPECT_EQ(
+        line_error("given " + name + ":4"),
+        cat("p.txt:6: value \"",
+            name,
+            "\" is no name like x3.0, s3.0, d3.0, w3.0, p3.0, g3.0, r3.0, t.0, v.0 or x3.0#2"));
   }
   EXPECT_EQ(line_error("given x0.0"),
             "p.txt:6: value \"x0.0\" comes without its bytes; write NAME:BYTES");
@@ -547,9 +636,10 @@ TEST(ProgramTextError, WaysHavePlainAndDifferentNames) {
 
 TEST(ProgramTextError, UnknownResources) {
   for (const std::string on : {"gpu", "copy", "link", "inlet", "compute:0", ""}) {
-    EXPECT_EQ(
-        forward_error("on=compute", "on=" + on),
-        cat("p.txt:7: on \"", on, "\" is no resource; compute, copy:N, link:N and inlet:N are"));
+    EXPECT_EQ(forward_error("on=compute", "on=" + on),
+              cat("p.txt:7: on \"",
+                  on,
+                  "\" is no resource; compute, copy:N, link:N, inlet:N and replicas are"));
   }
   EXPECT_EQ(forward_error("on=compute", "on=link:-1"),
             "p.txt:7: link \"-1\" is no whole number from 0 to 2147483647");
@@ -577,7 +667,9 @@ TEST(ProgramTextError, LinesOfTheWrongForm) {
 TEST(ProgramTextError, LinesOutOfPlace) {
   const std::string rest =
       " is out of place; the order is penstock-program, micro-batches, updates (of an asynchronous "
-      "pipeline), layers, and for each rank: rank, residents and given values, instructions";
+      "pipeline), replicas (where there are several), layers, units (of replicas), and for each "
+      "rank: "
+      "rank, residents and given values, instructions";
   const std::string step = "step on=compute seconds=0 working=0\n";
   EXPECT_EQ(line_error("penstock-program 1"), "p.txt:6: penstock-program" + rest);
   EXPECT_EQ(line_error("micro-batches 2"), "p.txt:6: micro-batches" + rest);

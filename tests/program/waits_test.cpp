@@ -12,6 +12,8 @@
 #include "penstock/base/text.h"
 #include "penstock/plan/pipeline.h"
 
+#include "program/instruction_order.h"
+
 namespace penstock::program {
 
 namespace {
@@ -89,83 +91,6 @@ void swap_receives(Program& program, Random& random) {
   move_before(rank, places[static_cast<size_t>(second)], places[static_cast<size_t>(first)]);
 }
 
-// All instructions as a graph, with an arrow from each to those that cannot run before it: the next
-// of its rank, the receive of a send, who frees what was received, all steps after all that lies
-// before a step, unless ranks have several steps each. Whether it has an order.
-bool has_order(const Program& program) {
-  std::vector<size_t> offset{0};
-  for (const RankProgram& rank : program.ranks) {
-    offset.push_back(offset.back() + 2 * rank.instructions.size());
-  }
-  // Two nodes for each: begun, and done.
-  const auto node = [&](size_t rank, size_t at, bool is_done) {
-    return offset[rank] + 2 * at + (is_done ? 1 : 0);
-  };
-  std::vector<std::vector<size_t>> after(offset.back());
-  std::vector<int> before(offset.back(), 0);
-  const auto arrow = [&](size_t from, size_t to) {
-    after[from].push_back(to);
-    ++before[to];
-  };
-  std::map<Channel, std::vector<std::pair<size_t, size_t>>> sends, receives;
-  std::vector<std::pair<size_t, size_t>> steps;
-  for (size_t r = 0; r < program.ranks.size(); ++r) {
-    const RankProgram& rank = program.ranks[r];
-    for (size_t i = 0; i < rank.instructions.size(); ++i) {
-      const Instruction& one = rank.instructions[i];
-      arrow(node(r, i, false), node(r, i, true));
-      if (i > 0) {
-        arrow(node(r, i - 1, true), node(r, i, false));
-      }
-      if (one.op == Op::Send) {
-        sends[channel_of(rank, static_cast<int32_t>(r), one)].push_back({r, i});
-      } else if (one.op == Op::Receive) {
-        receives[channel_of(rank, static_cast<int32_t>(r), one)].push_back({r, i});
-      } else if (one.op == Op::Step) {
-        steps.push_back({r, i});
-      }
-    }
-  }
-  if (program.updates > 1) {
-    steps.clear();
-  }
-  for (const auto& [r, i] : steps) {
-    for (const auto& [other, step] : steps) {
-      arrow(node(r, i, false), node(other, step, true));
-    }
-  }
-  for (const auto& [channel, line] : sends) {
-    for (size_t k = 0; k < line.size(); ++k) {
-      const auto [r, i] = line[k];
-      const auto [to, at] = receives.at(channel).at(k);
-      arrow(node(r, i, false), node(to, at, true));
-      const RankProgram& rank = program.ranks[r];
-      const ValueId id = rank.instructions[i].reads[0];
-      for (size_t j = 0; j < rank.instructions.size(); ++j) {
-        const std::vector<ValueId>& frees = rank.instructions[j].frees;
-        if (std::find(frees.begin(), frees.end(), id) != frees.end()) {
-          arrow(node(to, at, true), node(r, j, true));
-        }
-      }
-    }
-  }
-  std::vector<size_t> ready;
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i] == 0) {
-      ready.push_back(i);
-    }
-  }
-  size_t done = 0;
-  for (; done < ready.size(); ++done) {
-    for (const size_t next : after[ready[done]]) {
-      if (--before[next] == 0) {
-        ready.push_back(next);
-      }
-    }
-  }
-  return done == before.size();
-}
-
 // Whether the k-th send and receive of every channel are of the same micro-batch.
 bool has_matching_order(const Program& program) {
   std::map<Channel, std::vector<int32_t>> sends, receives;
@@ -198,7 +123,7 @@ TEST(Waits, AreJudgedRightInThousandsOfRandomPrograms) {
     if (!has_matching_order(program)) {
       ++mismatches;
       ASSERT_FALSE(verdict.is_sound());
-    } else if (has_order(program)) {
+    } else if (test::has_order(program)) {
       ++good;
       ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
     } else {

@@ -192,13 +192,15 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
                       Op::Receive,
                       Op::Drop,
                       Op::Step,
-                      Op::Stash}) {
+                      Op::Stash,
+                      Op::Gather,
+                      Op::Reduce}) {
     program.ranks[0].instructions.push_back({.op = op, .layer = 0});
   }
-  for (int32_t i = 0; i < 13; ++i) {
+  for (int32_t i = 0; i < 15; ++i) {
     timeline.ranks[0].spans.push_back({i, static_cast<double>(i), i + 1.0});
   }
-  timeline.seconds = 13;
+  timeline.seconds = 15;
   const std::string svg = timeline_svg({"", program, timeline});
   const std::regex entry("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"12.0\" height=\"12.0\"");
   std::multiset<std::string> rows;

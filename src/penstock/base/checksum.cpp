@@ -32,6 +32,19 @@ constexpr std::array<Table, 8> make_tables() {
 
 constexpr std::array<Table, 8> kTables = make_tables();
 
+// A sum is a polynomial modulo kPolynomial, the highest bit the factor of x^0.
+constexpr uint32_t kOne = uint32_t{1} << 31;
+constexpr uint32_t kXToThe8 = kOne >> 8;
+
+constexpr uint32_t multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = kOne; bit != 0; bit >>= 1) {
+    product ^= (a & bit) != 0 ? b : 0;
+    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);  // times x
+  }
+  return product;
+}
+
 uint32_t update_in_software(const unsigned char* data, size_t bytes, uint32_t crc) {
   for (; bytes >= 8; data += 8, bytes -= 8) {
     uint32_t low, high;
@@ -76,6 +89,18 @@ uint32_t crc32c(const void* data, size_t bytes, uint32_t before) {
   }
 #endif
   return ~update_in_software(input, bytes, ~before);
+}
+
+uint32_t crc32c_combine(uint32_t first, uint32_t second, uint64_t second_bytes) {
+  // Each byte that follows multiplies what came before by x^8.
+  uint32_t shifted = first;
+  for (uint32_t power = kXToThe8; second_bytes > 0; second_bytes >>= 1) {
+    if ((second_bytes & 1) != 0) {
+      shifted = multiply(shifted, power);
+    }
+    power = multiply(power, power);
+  }
+  return shifted ^ second;
 }
 
 }  // namespace penstock

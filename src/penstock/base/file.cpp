@@ -31,21 +31,36 @@ struct Descriptor {
   }
 };
 
-}  // namespace
+// The kernel takes at most 2 GiB at once.
+constexpr size_t kMostAtOnce = size_t{1} << 30;
 
-MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.number < 0) {
-    fail("read", path, errno);
-  }
+// Of an open file, which must be a regular one.
+int64_t regular_size(int descriptor, const fs::path& path) {
   struct stat info;
-  if (::fstat(file.number, &info) != 0) {
+  if (descriptor < 0 || ::fstat(descriptor, &info) != 0) {
     fail("read", path, errno);
   }
   if (!S_ISREG(info.st_mode)) {
     throw FileError(cat("cannot read ", path.string(), ": not a regular file"));
   }
-  size_ = static_cast<size_t>(info.st_size);
+  return info.st_size;
+}
+
+// Makes what was written durable, and closes.
+void sync_and_close(int& descriptor, const fs::path& path) {
+  if (::fsync(descriptor) != 0) {
+    fail("write", path, errno);
+  }
+  if (::close(std::exchange(descriptor, -1)) != 0) {
+    fail("write", path, errno);
+  }
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  size_ = static_cast<size_t>(regular_size(file.number, path));
   if (size_ > 0) {
     void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
     if (address == MAP_FAILED) {
@@ -91,8 +106,7 @@ void FileWriter::write(const void* data, size_t bytes) {
   checksum_ = crc32c(data, bytes, checksum_);
   size_ += static_cast<int64_t>(bytes);
   while (bytes > 0) {
-    // The kernel takes at most 2 GiB at once.
-    const ssize_t written = ::write(descriptor_, next, std::min(bytes, size_t{1} << 30));
+    const ssize_t written = ::write(descriptor_, next, std::min(bytes, kMostAtOnce));
     if (written < 0) {
       if (errno == EINTR) {
         continue;
@@ -105,13 +119,103 @@ void FileWriter::write(const void* data, size_t bytes) {
 }
 
 void FileWriter::finish() {
-  if (::fsync(descriptor_) != 0) {
-    fail("write", path_, errno);
+  sync_and_close(descriptor_, path_);
+}
+
+OffsetReader::OffsetReader(const fs::path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  Descriptor file{descriptor_};  // closed where the next line throws
+  size_ = regular_size(file.number, path);
+  file.number = -1;
+}
+
+OffsetReader::~OffsetReader() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
   }
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0) {
-    fail("write", path_, errno);
+}
+
+OffsetReader::OffsetReader(OffsetReader&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(std::exchange(other.size_, 0)) {}
+
+OffsetReader& OffsetReader::operator=(OffsetReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void OffsetReader::read(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(descriptor_, out.data(), std::min(out.size(), kMostAtOnce), offset);
+    if (got < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("read", path_, errno);
+    }
+    if (got == 0) {
+      throw FileError(cat("cannot read ",
+                          path_.string(),
+                          ": it ends at byte ",
+                          offset,
+                          ", ",
+                          out.size(),
+                          " short"));
+    }
+    offset += got;
+    out = out.subspan(static_cast<size_t>(got));
   }
+}
+
+OffsetWriter::OffsetWriter(const fs::path& path, int flags)
+    : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644)) {
+  if (descriptor_ < 0) {
+    fail("write", path, errno);
+  }
+}
+
+OffsetWriter OffsetWriter::create(const fs::path& path, int64_t bytes) {
+  OffsetWriter writer(path, O_CREAT | O_TRUNC);
+  if (::ftruncate(writer.descriptor_, bytes) != 0) {
+    fail("write", path, errno);
+  }
+  return writer;
+}
+
+OffsetWriter OffsetWriter::open(const fs::path& path) {
+  return {path, 0};
+}
+
+OffsetWriter::~OffsetWriter() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+OffsetWriter::OffsetWriter(OffsetWriter&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+void OffsetWriter::write(int64_t offset, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, next, std::min(bytes, kMostAtOnce), offset);
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("write", path_, errno);
+    }
+    next += written;
+    offset += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void OffsetWriter::finish() {
+  sync_and_close(descriptor_, path_);
 }
 
 std::string read_text_file(const fs::path& path) {

@@ -51,6 +51,46 @@ class FileWriter {
   uint32_t checksum_ = 0;
 };
 
+// A file that is read here and there, into memory of the caller's.
+class OffsetReader {
+ public:
+  explicit OffsetReader(const std::filesystem::path& path);
+  ~OffsetReader();
+  OffsetReader(OffsetReader&& other) noexcept;
+  OffsetReader& operator=(OffsetReader&& other) noexcept;
+
+  int64_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  // As many bytes as `out` has; an end of the file before that is an error.
+  void read(int64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+// A file that several write at once, each its own bytes. finish() makes those of this one durable.
+class OffsetWriter {
+ public:
+  // A new file of this size, all zeros.
+  static OffsetWriter create(const std::filesystem::path& path, int64_t bytes);
+  // One that is there.
+  static OffsetWriter open(const std::filesystem::path& path);
+  ~OffsetWriter();
+  OffsetWriter(OffsetWriter&& other) noexcept;
+  OffsetWriter& operator=(OffsetWriter&& other) = delete;
+
+  void write(int64_t offset, const void* data, size_t bytes);
+  void finish();  // fsync and close
+
+ private:
+  OffsetWriter(const std::filesystem::path& path, int flags);
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
 std::string read_text_file(const std::filesystem::path& path);
 
 // Replaces `path` at once and durably: a reader sees the old text or the new, never a part. What

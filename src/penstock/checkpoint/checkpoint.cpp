@@ -1,7 +1,10 @@
 #include "penstock/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -14,13 +17,15 @@
 #include "penstock/base/version.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/pending_checkpoint.h"
+#include "penstock/checkpoint/pieces.h"
+#include "penstock/checkpoint/rank_pieces.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/strict_json.h"
-#include "penstock/checkpoint/weights.h"
-#include "penstock/comm/channels.h"
+#include "penstock/checkpoint/together.h"
+#include "penstock/checkpoint/verify.h"
 #include "penstock/comm/group.h"
+#include "penstock/comm/local.h"
 #include "penstock/config/options.h"
-#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 
@@ -35,6 +40,7 @@ constexpr const char* kOptimizerName = "optimizer.safetensors";
 constexpr const char* kStateName = "state.json";
 constexpr const char* kRecipeName = "recipe.toml";
 constexpr const char* kConfigName = "config.json";
+constexpr const char* kReplicasKey = "replicas";  // in state.json, where state is per replica
 
 FileRecord save_text(const fs::path& folder, const std::string& name, const std::string& text) {
   FileWriter file(folder / name);
@@ -43,48 +49,19 @@ FileRecord save_text(const fs::path& folder, const std::string& name, const std:
   return {name, file.size(), file.checksum()};
 }
 
-std::vector<NamedTensor> weight_tensors(const model::Parameters& parameters) {
-  std::vector<NamedTensor> tensors;
-  for (const model::Parameter& parameter : parameters.all()) {
-    tensors.push_back({parameter.spec.name, &parameter.weight});
-  }
-  return tensors;
-}
-
-// The optimizer's flat buffers as one tensor per parameter and buffer, so that a checkpoint does not
-// depend on how the buffers were laid out.
-struct OptimizerTensors {
-  OptimizerTensors(const model::Parameters& parameters, const optim::Optimizer& optimizer) {
-    for (const model::Parameter& parameter : parameters.all()) {
-      for (const optim::StateBuffer& buffer : optimizer.state()) {
-        names.push_back(cat(parameter.spec.name, ".", buffer.name));
-        views.push_back(buffer.flat.narrow(0, parameter.offset, parameter.spec.count())
-                            .view(parameter.spec.shape));
-      }
-    }
-  }
-
-  std::vector<NamedTensor> named() const {
-    std::vector<NamedTensor> tensors;
-    for (size_t i = 0; i < names.size(); ++i) {
-      tensors.push_back({names[i], &views[i]});
-    }
-    return tensors;
-  }
-
-  std::vector<std::string> names;
-  std::vector<at::Tensor> views;
-};
-
 std::string state_text(const config::Recipe& recipe,
                        const optim::Optimizer& optimizer,
+                       int32_t replicas,
                        const TrainState& state) {
-  const nlohmann::ordered_json json{
+  nlohmann::ordered_json json{
       {"step", state.step},
       {"samples_seen", state.samples_seen},
       {"data", state.data},
       {"optimizer", {{"kind", recipe.train.optimizer}, {"steps", optimizer.steps_done()}}},
       {"random", {{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}}}};
+  if (has_replica_state(optimizer)) {
+    json["optimizer"][kReplicasKey] = replicas;
+  }
   return json.dump(2) + "\n";
 }
 
@@ -99,6 +76,7 @@ int64_t require_count(const nlohmann::json& json, const char* key, const fs::pat
 struct StoredState {
   TrainState state;
   int64_t optimizer_steps = 0;
+  int64_t replicas = 0;  // 0: no state is per replica
 };
 
 StoredState read_state(const fs::path& folder) {
@@ -109,10 +87,13 @@ StoredState read_state(const fs::path& folder) {
     throw CheckpointError(cat(file.string(), " does not describe a training state"));
   }
   const auto data = json.find("data");
-  return {{.step = require_count(json, "step", file),
-           .samples_seen = require_count(json, "samples_seen", file),
-           .data = data != json.end() && data->is_string() ? data->get<std::string>() : ""},
-          require_count(*optimizer, "steps", file)};
+  return {
+      .state = {.step = require_count(json, "step", file),
+                .samples_seen = require_count(json, "samples_seen", file),
+                .data = data != json.end() && data->is_string() ? data->get<std::string>() : ""},
+      .optimizer_steps = require_count(*optimizer, "steps", file),
+      .replicas =
+          optimizer->contains(kReplicasKey) ? require_count(*optimizer, kReplicasKey, file) : 0};
 }
 
 // Keys that make it another model or another optimizer; the rest may differ, but not in silence.
@@ -179,20 +160,13 @@ void compare_recipes(const fs::path& folder,
   }
 }
 
-}  // namespace
-
-namespace {
-
-fs::path write_checkpoint(const config::Recipe& recipe,
-                          const std::vector<TensorSource>& weights,
-                          const std::vector<TensorSource>& optimizer_state,
-                          const optim::Optimizer& optimizer,
-                          const TrainState& state) {
-  PendingCheckpoint pending(recipe.run.out, state.step);
+// What rank 0 does when the tensors are written.
+fs::path commit(PendingCheckpoint& pending,
+                const config::Recipe& recipe,
+                const std::string& state_json,
+                const TrainState& state) {
   const fs::path& folder = pending.path();
-  pending.add(save_tensors(folder, kWeightsName, weights));
-  pending.add(save_tensors(folder, kOptimizerName, optimizer_state));
-  pending.add(save_text(folder, kStateName, state_text(recipe, optimizer, state)));
+  pending.add(save_text(folder, kStateName, state_json));
   pending.add(save_text(folder, kRecipeName, config::format_recipe(recipe)));
   pending.add(
       save_text(folder, kConfigName, hugging_face_config(recipe.model, recipe.data.tokenizer)));
@@ -208,51 +182,72 @@ fs::path write_checkpoint(const config::Recipe& recipe,
   return final;
 }
 
-// Rank 0's view of tensors that each lie with one rank, and what the others do meanwhile: they send
-// theirs, in the same order.
-class Collection {
- public:
-  Collection(comm::Group& group, int64_t channel) : group_(group), channel_(channel) {}
-
-  void add(const std::string& name,
-           const std::vector<int64_t>& shape,
-           int32_t owner,
-           const at::Tensor& own) {
-    if (group_.rank() == 0) {
-      sources_.push_back(
-          {name, shape, [=, this] { return owner == 0 ? own : receive(name, shape, owner); }});
-    } else if (group_.rank() == owner) {
-      sends_.push_back({name, own});
-    }
-  }
-
-  const std::vector<TensorSource>& sources() const { return sources_; }
-
-  void send_all() {
-    for (const auto& [name, tensor] : sends_) {
-      const at::Tensor here = tensor.cpu();
-      comm::Ticket ticket =
-          group_.send(0, channel_, here.const_data_ptr(), static_cast<int64_t>(here.nbytes()));
-      group_.wait(ticket, [&] { return cat("rank 0 to save ", name); });
-    }
-  }
-
- private:
-  // Beside the rank's own memory: a limit of the training does not know of it.
-  at::Tensor receive(const std::string& name, const std::vector<int64_t>& shape, int32_t owner) {
-    const memory::AccountScope scope(memory::process_account());
-    const at::Tensor tensor = at::empty(shape, at::kFloat);
-    group_.receive(owner, channel_, tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), [&] {
-      return cat(name, " to save it");
-    });
-    return tensor;
-  }
-
-  comm::Group& group_;
-  int64_t channel_;
-  std::vector<TensorSource> sources_;
-  std::vector<std::pair<std::string, at::Tensor>> sends_;
+// What the ranks write together: a file, and this rank's part of it.
+struct TensorFile {
+  const char* name;
+  SafetensorsLayout layout;
+  std::vector<Piece> pieces;
 };
+
+fs::path write_together(const config::Recipe& recipe,
+                        const std::vector<TensorFile>& files,
+                        const std::string& state_json,
+                        const TrainState& state,
+                        comm::Group& group) {
+  const comm::What what = [] { return std::string("the end of saving"); };
+  std::optional<PendingCheckpoint> pending;  // rank 0 has it
+  try {
+    run_together(group, what, [&] {
+      if (group.rank() == 0) {
+        pending.emplace(recipe.run.out, state.step);
+        for (const TensorFile& file : files) {
+          create_safetensors(pending->path() / file.name, file.layout);
+        }
+      }
+    });
+    const fs::path folder = share_text(group, 0, pending ? pending->path().string() : "", what);
+    for (const TensorFile& file : files) {
+      const FileRecord record = write_pieces(folder, file.name, file.layout, file.pieces, group);
+      if (pending) {
+        pending->add(record);
+      }
+    }
+    fs::path final;
+    run_together(group, what, [&] {
+      if (pending) {
+        final = commit(*pending, recipe, state_json, state);
+      }
+    });
+    return final;
+  } catch (const FileError&) {
+    // All ranks are here. What was begun is gone before the first of them ends the job.
+    pending.reset();
+    group.barrier(what);
+    throw;
+  }
+}
+
+// `specs`: of the whole model; `left_out`: those that another rank of the pipeline writes.
+fs::path save_part(const config::Recipe& recipe,
+                   const std::vector<model::ParameterSpec>& specs,
+                   const std::set<std::string>& left_out,
+                   const model::Parameters& parameters,
+                   const optim::Optimizer& optimizer,
+                   const TrainState& state,
+                   comm::Group& group) {
+  const std::map<std::string, std::string> metadata{{"format", "pt"}};
+  const int32_t replicas = parameters.replicas();
+  return write_together(recipe,
+                        {{kWeightsName,
+                          SafetensorsLayout(weight_specs(specs), metadata),
+                          weights_to_write(parameters, left_out)},
+                         {kOptimizerName,
+                          SafetensorsLayout(state_specs(specs, optimizer, replicas), metadata),
+                          state_to_write(parameters, optimizer, left_out)}},
+                        state_text(recipe, optimizer, replicas, state),
+                        state,
+                        group);
+}
 
 }  // namespace
 
@@ -260,79 +255,124 @@ fs::path save(const config::Recipe& recipe,
               const model::Parameters& parameters,
               const optim::Optimizer& optimizer,
               const TrainState& state) {
-  const OptimizerTensors optimizer_tensors(parameters, optimizer);
-  return write_checkpoint(recipe,
-                          sources_of(weight_tensors(parameters)),
-                          sources_of(optimizer_tensors.named()),
-                          optimizer,
-                          state);
+  std::vector<model::ParameterSpec> specs;
+  for (const model::Parameter& parameter : parameters.all()) {
+    specs.push_back(parameter.spec);
+  }
+  fs::path folder;
+  comm::run_local(1, [&](comm::Group& alone) {
+    folder = save_part(recipe, specs, {}, parameters, optimizer, state, alone);
+  });
+  return folder;
 }
 
-fs::path save_parts(const config::Recipe& recipe,
+fs::path save_ranks(const config::Recipe& recipe,
                     const model::Chain& chain,
                     const std::vector<model::Part>& parts,
                     const model::Parameters& parameters,
                     const optim::Optimizer& optimizer,
                     const TrainState& state,
                     comm::Group& group) {
-  std::map<std::string, int32_t> owner;  // of a shared parameter: the first
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    for (const model::ParameterSpec& spec : chain.parameters(parts[rank])) {
-      owner.emplace(spec.name, static_cast<int32_t>(rank));
+  const int32_t replicas = parameters.replicas();
+  PENSTOCK_CHECK(group.size() == replicas * static_cast<int32_t>(parts.size()) &&
+                     group.rank() % replicas == parameters.replica(),
+                 "rank ",
+                 group.rank(),
+                 " of ",
+                 group.size(),
+                 " as replica ",
+                 parameters.replica(),
+                 " of ",
+                 replicas);
+  std::set<std::string> left_out;
+  for (int32_t stage = 0; stage < group.rank() / replicas; ++stage) {
+    for (const model::ParameterSpec& spec : chain.parameters(parts[static_cast<size_t>(stage)])) {
+      left_out.insert(spec.name);
     }
   }
-  const int64_t channel = comm::checkpoint_channel(chain.size());
-  Collection weights(group, channel);
-  Collection state_buffers(group, channel);
-  for (const model::ParameterSpec& spec : chain.parameters()) {
-    const model::Parameter* own = parameters.find(spec.name);
-    const int32_t rank = owner.at(spec.name);
-    weights.add(spec.name, spec.shape, rank, own == nullptr ? at::Tensor() : own->weight);
-    for (const optim::StateBuffer& buffer : optimizer.state()) {
-      const at::Tensor view =
-          own == nullptr ? at::Tensor()
-                         : buffer.flat.narrow(0, own->offset, spec.count()).view(spec.shape);
-      state_buffers.add(cat(spec.name, ".", buffer.name), spec.shape, rank, view);
-    }
-  }
-  fs::path folder;
-  if (group.rank() == 0) {
-    folder = write_checkpoint(recipe, weights.sources(), state_buffers.sources(), optimizer, state);
-  } else {
-    weights.send_all();
-    state_buffers.send_all();
-  }
-  group.barrier([] { return std::string("the end of saving"); });
-  return folder;
+  return save_part(recipe, chain.parameters(), left_out, parameters, optimizer, state, group);
 }
 
-config::Recipe verified_recipe(const fs::path& folder) {
-  verify_files(folder, read_manifest(folder));
+namespace {
+
+config::Recipe read_recipe(const fs::path& folder) {
   const fs::path file = folder / kRecipeName;
   const config::Recipe recipe = config::parse_recipe(read_text_file(file), file.string());
   config::validate(recipe);
   return recipe;
 }
 
+// State that each replica has by itself is taken as it is by as many replicas, and by any other number
+// of them as the mean of those that there were.
+void load_state(const fs::path& folder,
+                int64_t stored_replicas,
+                const model::Parameters& parameters,
+                const optim::Optimizer& optimizer) {
+  const SafetensorsFile file(folder / kOptimizerName);
+  read_pieces(file, state_pieces(parameters, optimizer));
+  std::vector<Piece> pieces = replica_state_pieces(parameters, optimizer);
+  if (stored_replicas == parameters.replicas()) {
+    name_by_replica(pieces, parameters.replica());
+    return read_pieces(file, pieces);
+  }
+  for (const Piece& piece : pieces) {
+    // At least one: where there is none, the error says so.
+    read_mean(file, piece, std::max<int64_t>(stored_replicas, 1));
+  }
+}
+
+}  // namespace
+
+config::Recipe verified_recipe(const fs::path& folder, comm::Group& group) {
+  const comm::What what = [] { return std::string("the checkpoint's recipe"); };
+  Manifest manifest;
+  run_together(group, what, [&] { manifest = read_manifest(folder); });
+  verify_files(folder, manifest, group);
+  config::Recipe recipe;
+  run_together(group, what, [&] { recipe = read_recipe(folder); });
+  return recipe;
+}
+
+config::Recipe verified_recipe(const fs::path& folder) {
+  config::Recipe recipe;
+  comm::run_local(1, [&](comm::Group& alone) { recipe = verified_recipe(folder, alone); });
+  return recipe;
+}
+
 void load_weights(const fs::path& folder, model::Parameters& parameters) {
-  load_tensors(folder / kWeightsName, weight_tensors(parameters));
+  read_pieces(SafetensorsFile(folder / kWeightsName), weight_pieces(parameters));
   parameters.refresh_compute();
 }
 
 TrainState load(const fs::path& folder,
                 const config::Recipe& recipe,
                 model::Parameters& parameters,
-                optim::Optimizer& optimizer) {
-  compare_recipes(folder, verified_recipe(folder), recipe);
-  StoredState stored = read_state(folder);
-  if (recipe.train.precision == "float16") {
-    stored.state.loss_scale = read_manifest(folder).loss_scale;
-  }
-  load_weights(folder, parameters);
-  const OptimizerTensors optimizer_tensors(parameters, optimizer);
-  load_tensors(folder / kOptimizerName, optimizer_tensors.named());
+                optim::Optimizer& optimizer,
+                comm::Group& group) {
+  const config::Recipe stored_recipe = verified_recipe(folder, group);
+  const comm::What what = [] { return std::string("the end of reading the checkpoint"); };
+  StoredState stored;
+  run_together(group, what, [&] {
+    compare_recipes(folder, stored_recipe, recipe);
+    stored = read_state(folder);
+    if (recipe.train.precision == "float16") {
+      stored.state.loss_scale = read_manifest(folder).loss_scale;
+    }
+    load_weights(folder, parameters);
+    load_state(folder, stored.replicas, parameters, optimizer);
+  });
   optimizer.set_steps_done(stored.optimizer_steps);
   return stored.state;
+}
+
+TrainState load(const fs::path& folder,
+                const config::Recipe& recipe,
+                model::Parameters& parameters,
+                optim::Optimizer& optimizer) {
+  TrainState state;
+  comm::run_local(
+      1, [&](comm::Group& alone) { state = load(folder, recipe, parameters, optimizer, alone); });
+  return state;
 }
 
 }  // namespace penstock::checkpoint

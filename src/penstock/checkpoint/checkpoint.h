@@ -42,9 +42,11 @@ std::filesystem::path save(const config::Recipe& recipe,
                            const optim::Optimizer& optimizer,
                            const TrainState& state);
 
-// The same for a model whose layers are with several ranks, `parts` those of each: all ranks call it,
-// rank 0 writes, one tensor after the other, and has the answer. The files are the same.
-std::filesystem::path save_parts(const config::Recipe& recipe,
+// The same for a model that is with several ranks, `parts` those of each rank of the pipeline; replica k
+// of its rank s has the number s * replicas + k in the group. All ranks call it, and each writes what it
+// has, at the same time; rank 0 has the answer. The files do not depend on who has what. Where the disk
+// fails one rank, all throw its FileError.
+std::filesystem::path save_ranks(const config::Recipe& recipe,
                                  const model::Chain& chain,
                                  const std::vector<model::Part>& parts,
                                  const model::Parameters& parameters,
@@ -53,8 +55,9 @@ std::filesystem::path save_parts(const config::Recipe& recipe,
                                  comm::Group& group);
 
 // The recipe that the checkpoint `folder` (as from resolve_checkpoint) was written by. Reads the
-// manifest and verifies every file first.
+// manifest and verifies every file first; with a group, all ranks call it and share the work.
 config::Recipe verified_recipe(const std::filesystem::path& folder);
+config::Recipe verified_recipe(const std::filesystem::path& folder, comm::Group& group);
 
 // The weights alone, of a checkpoint that is already verified.
 void load_weights(const std::filesystem::path& folder, model::Parameters& parameters);
@@ -66,5 +69,14 @@ TrainState load(const std::filesystem::path& folder,
                 const config::Recipe& recipe,
                 model::Parameters& parameters,
                 optim::Optimizer& optimizer);
+
+// The same for a model that is with several ranks, in any way, whoever saved it: each reads what it has
+// of the weights and of the optimizer's state. What layers see of its replicas' pieces is still to be
+// gathered. All ranks call it; what one throws, all throw.
+TrainState load(const std::filesystem::path& folder,
+                const config::Recipe& recipe,
+                model::Parameters& parameters,
+                optim::Optimizer& optimizer,
+                comm::Group& group);
 
 }  // namespace penstock::checkpoint

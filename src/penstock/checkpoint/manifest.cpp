@@ -30,21 +30,15 @@ constexpr int kManifestDepth = 3;  // manifest, files, file
 
 template <typename... Parts>
 [[noreturn]] void fail_damaged(const std::string& checkpoint, const Parts&... parts) {
-  throw CheckpointError(
-      cat("checkpoint ", checkpoint, " is damaged: ", parts..., "; use an older checkpoint"));
-}
-
-std::string hex(uint32_t checksum) {
-  std::array<char, 9> text;
-  std::snprintf(text.data(), text.size(), "%08x", checksum);
-  return text.data();
+  throw damaged(checkpoint, cat(parts...));
 }
 
 // What the manifest's own checksum is taken over, as compact JSON with the keys in this order.
 ordered_json content_of(const Manifest& manifest) {
   ordered_json files = ordered_json::array();
   for (const FileRecord& file : manifest.files) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", hex(file.crc32c)}});
+    files.push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"crc32c", checksum_text(file.crc32c)}});
   }
   ordered_json content{{"format", manifest.format},
                        {"step", manifest.step},
@@ -132,7 +126,7 @@ class FieldReader {
     const std::string digits = text(field);
     uint32_t value = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    if (hex(value) != digits) {
+    if (checksum_text(value) != digits) {
       fail("has a \"", field, "\" that is no checksum of eight hexadecimal digits");
     }
     return value;
@@ -234,7 +228,7 @@ std::string manifest_text(const Manifest& manifest) {
     PENSTOCK_CHECK(is_plain_name(file.name), "file name ", in_quotes(file.name));
   }
   ordered_json content = content_of(manifest);
-  content["crc32c"] = hex(checksum_of(content));
+  content["crc32c"] = checksum_text(checksum_of(content));
   return content.dump(/*indent=*/2) + "\n";
 }
 
@@ -267,7 +261,7 @@ Manifest parse_manifest(std::string_view text, const std::string& checkpoint) {
   const uint32_t said = fields.checksum("crc32c");
   const uint32_t found = checksum_of(content_of(manifest));
   if (found != said) {
-    fields.fail("has checksum ", hex(found), ", but says ", hex(said));
+    fields.fail("has checksum ", checksum_text(found), ", but says ", checksum_text(said));
   }
   return manifest;
 }
@@ -276,31 +270,15 @@ Manifest read_manifest(const fs::path& folder) {
   return parse_manifest(read_text_file(folder / kManifestName), folder.string());
 }
 
-void verify_files(const fs::path& folder, const Manifest& manifest) {
-  // Sizes first: they cost nothing, and a short file is the usual damage.
-  for (const FileRecord& file : manifest.files) {
-    std::error_code unused;
-    if (fs::status(folder / file.name, unused).type() == fs::file_type::not_found) {
-      fail_damaged(folder.string(), file.name, " is missing");
-    }
-    const size_t bytes = MappedFile(folder / file.name).bytes().size();
-    if (bytes != static_cast<size_t>(file.bytes)) {
-      fail_damaged(
-          folder.string(), file.name, " has ", bytes, " bytes, its manifest says ", file.bytes);
-    }
-  }
-  for (const FileRecord& file : manifest.files) {
-    const MappedFile mapped(folder / file.name);
-    const uint32_t found = crc32c(mapped.bytes().data(), mapped.bytes().size());
-    if (found != file.crc32c) {
-      fail_damaged(folder.string(),
-                   file.name,
-                   " has checksum ",
-                   hex(found),
-                   ", its manifest says ",
-                   hex(file.crc32c));
-    }
-  }
+CheckpointError damaged(const fs::path& folder, const std::string& what) {
+  return CheckpointError(
+      cat("checkpoint ", folder.string(), " is damaged: ", what, "; use an older checkpoint"));
+}
+
+std::string checksum_text(uint32_t checksum) {
+  std::array<char, 9> text;
+  std::snprintf(text.data(), text.size(), "%08x", checksum);
+  return text.data();
 }
 
 }  // namespace penstock::checkpoint

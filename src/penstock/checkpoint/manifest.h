@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/optim/loss_scale.h"
 
 namespace penstock::checkpoint {
@@ -53,8 +54,9 @@ Manifest parse_manifest(std::string_view text, const std::string& checkpoint);
 
 Manifest read_manifest(const std::filesystem::path& folder);
 
-// Reads every file: throws CheckpointError unless all are there with the size and the checksum of
-// the manifest.
-void verify_files(const std::filesystem::path& folder, const Manifest& manifest);
+// What is thrown where the checkpoint `folder` is not what it was when it was written.
+CheckpointError damaged(const std::filesystem::path& folder, const std::string& what);
+
+std::string checksum_text(uint32_t checksum);  // eight hexadecimal digits
 
 }  // namespace penstock::checkpoint

@@ -1,6 +1,7 @@
 #include "penstock/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <string_view>
@@ -18,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensor data is mapped as it lies");
+static_assert(std::endian::native == std::endian::little, "tensor data is read as it lies");
 
 constexpr size_t kLengthBytes = 8;
 constexpr int kHeaderDepth = 3;  // header, tensor, list
@@ -45,27 +46,22 @@ std::string shape_text(std::span<const int64_t> shape) {
   return "[" + join(dims, ", ") + "]";
 }
 
-// 1. Where the header lies.
-std::string_view find_header(std::span<const std::byte> file) {
-  if (file.size() < kLengthBytes) {
-    fail("file of ", file.size(), " bytes is too short for a safetensors file");
+// 1. Where the header ends, in a file of so many bytes that begins with these.
+size_t header_length(std::span<const std::byte> beginning, size_t file_bytes) {
+  if (file_bytes < kLengthBytes) {
+    fail("file of ", file_bytes, " bytes is too short for a safetensors file");
   }
   uint64_t length = 0;
   for (size_t i = kLengthBytes; i-- > 0;) {
-    length = (length << 8) | std::to_integer<uint64_t>(file[i]);
+    length = (length << 8) | std::to_integer<uint64_t>(beginning[i]);
   }
   if (length > kMaxHeaderBytes) {
     fail("header length ", length, " is over the limit of ", kMaxHeaderBytes, " bytes");
   }
-  if (length > file.size() - kLengthBytes) {
-    fail("header of ", length, " bytes reaches past the end of the file (", file.size(), " bytes)");
+  if (length > file_bytes - kLengthBytes) {
+    fail("header of ", length, " bytes reaches past the end of the file (", file_bytes, " bytes)");
   }
-  const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  const std::string_view header(text, length);
-  if (header.empty() || header.front() != '{') {
-    fail("header does not begin with '{'");
-  }
-  return header;
+  return length;
 }
 
 // 2. What the header says.
@@ -185,13 +181,13 @@ void check_coverage(const std::vector<TensorEntry>& tensors, size_t data_bytes) 
   }
 }
 
-}  // namespace
-
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file) {
-  const std::string_view text = find_header(file);
+SafetensorsHeader parse_header(std::string_view text, size_t file_bytes) {
+  if (text.empty() || text.front() != '{') {
+    fail("header does not begin with '{'");
+  }
   SafetensorsHeader header;
   header.data_begin = kLengthBytes + text.size();
-  const size_t data_bytes = file.size() - header.data_begin;
+  const size_t data_bytes = file_bytes - header.data_begin;
 
   json root;
   try {
@@ -215,9 +211,26 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file) {
   return header;
 }
 
+SafetensorsHeader read_header(const OffsetReader& file) {
+  const auto file_bytes = static_cast<size_t>(file.size());
+  std::array<std::byte, kLengthBytes> beginning;
+  file.read(0, std::span(beginning).first(std::min(kLengthBytes, file_bytes)));
+  std::string text(header_length(beginning, file_bytes), ' ');
+  file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  return parse_header(text, file_bytes);
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file) {
+  const size_t length = header_length(file, file.size());
+  const char* const text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  return parse_header({text, length}, file.size());
+}
+
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
   try {
-    header_ = parse_safetensors(file_.bytes());
+    header_ = read_header(file_);
   } catch (const CheckpointError& error) {
     fail(path.string(), ": ", error.what());
   }
@@ -231,8 +244,15 @@ const TensorEntry* SafetensorsFile::find(const std::string& name) const {
   return found == index_.end() ? nullptr : &header_.tensors[found->second];
 }
 
-std::span<const std::byte> SafetensorsFile::data(const TensorEntry& entry) const {
-  return file_.bytes().subspan(header_.data_begin + entry.begin, entry.end - entry.begin);
+void SafetensorsFile::read(const TensorEntry& entry, size_t first, std::span<std::byte> out) const {
+  const size_t bytes = entry.end - entry.begin;
+  PENSTOCK_CHECK(first <= bytes && out.size() <= bytes - first,
+                 out.size(),
+                 " bytes from byte ",
+                 first,
+                 " of tensor ",
+                 in_quotes(entry.name));
+  file_.read(static_cast<int64_t>(header_.data_begin + entry.begin + first), out);
 }
 
 }  // namespace penstock::checkpoint

@@ -2,7 +2,7 @@
 // JSON header, the header, then the data of all tensors back to back. Little-endian throughout.
 //
 // Files come from anywhere, so every rule of the format is checked before a byte of data is looked
-// at. Data need not be aligned to its dtype: copy it out.
+// at. Data need not be aligned to its dtype.
 #pragma once
 
 #include <cstddef>
@@ -43,18 +43,20 @@ inline constexpr size_t kMaxHeaderBytes = 100'000'000;
 // dtype.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file);
 
-// A mapped file. Its errors begin with the path.
+// A file whose header was read; its data is read as it is asked for. Errors begin with the path, or
+// name it.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const SafetensorsHeader& header() const { return header_; }
   const TensorEntry* find(const std::string& name) const;  // nullptr when there is none
-  // `entry` is one of this file's. Valid as long as this object.
-  std::span<const std::byte> data(const TensorEntry& entry) const;
+  const std::filesystem::path& path() const { return file_.path(); }
+  // Fills `out` with the bytes of a tensor of this file, from its byte `first` on.
+  void read(const TensorEntry& entry, size_t first, std::span<std::byte> out) const;
 
  private:
-  MappedFile file_;
+  OffsetReader file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string, size_t> index_;
 };

@@ -1,12 +1,13 @@
 #include "penstock/checkpoint/safetensors_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
 #include "penstock/base/quote.h"
 
@@ -16,7 +17,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr size_t kAlignment = 8;  // of the data section: the largest element
+constexpr size_t kLengthBytes = 8;  // with the header's length
+constexpr size_t kAlignment = 8;    // of the data section: the largest element
 
 std::string json_text(std::string_view text) {
   PENSTOCK_CHECK(is_valid_utf8(text), "text for a safetensors header is not valid UTF-8");
@@ -86,31 +88,65 @@ std::string header_text(const std::vector<TensorEntry>& layout,
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<TensorSpec>& specs,
+SafetensorsLayout::SafetensorsLayout(const std::vector<TensorSpec>& specs,
                                      const std::map<std::string, std::string>& metadata)
-    : layout_(lay_out(specs)), file_(path) {
-  const std::string header = header_text(layout_, metadata);
-  std::array<unsigned char, 8> length;
-  for (size_t i = 0; i < length.size(); ++i) {
-    length[i] = static_cast<unsigned char>(uint64_t{header.size()} >> (8 * i));
+    : tensors_(lay_out(specs)) {
+  const std::string text = header_text(tensors_, metadata);
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    head_ += static_cast<char>(static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i)));
   }
-  file_.write(length.data(), length.size());
-  file_.write(header);
+  head_ += text;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    index_.emplace(tensors_[i].name, i);
+  }
 }
 
-void SafetensorsWriter::write(const std::string& name, const void* data, size_t bytes) {
-  PENSTOCK_CHECK(num_written_ < layout_.size(), "tensor ", in_quotes(name), " after the last");
-  const TensorEntry& expected = layout_[num_written_];
-  PENSTOCK_CHECK(name == expected.name, in_quotes(name), " in place of ", in_quotes(expected.name));
-  PENSTOCK_CHECK(bytes == expected.end - expected.begin, bytes, " bytes for ", in_quotes(name));
-  file_.write(data, bytes);
-  ++num_written_;
+const TensorEntry& SafetensorsLayout::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  PENSTOCK_CHECK(found != index_.end(), "no tensor ", in_quotes(name));
+  return tensors_[found->second];
+}
+
+int64_t SafetensorsLayout::file_bytes() const {
+  return static_cast<int64_t>(head_.size() + (tensors_.empty() ? 0 : tensors_.back().end));
+}
+
+void create_safetensors(const std::filesystem::path& path, const SafetensorsLayout& layout) {
+  OffsetWriter file = OffsetWriter::create(path, layout.file_bytes());
+  file.write(0, layout.head().data(), layout.head().size());
+  file.finish();
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     const SafetensorsLayout& layout)
+    : layout_(layout), file_(OffsetWriter::open(path)) {}
+
+void SafetensorsWriter::write(const TensorEntry& tensor,
+                              size_t first,
+                              const void* data,
+                              size_t bytes) {
+  const size_t room = tensor.end - tensor.begin;
+  PENSTOCK_CHECK(first <= room && bytes <= room - first,
+                 bytes,
+                 " bytes at byte ",
+                 first,
+                 " of ",
+                 in_quotes(tensor.name));
+  const auto begin = static_cast<int64_t>(layout_.head().size() + tensor.begin + first);
+  file_.write(begin, data, bytes);
+  append(written_, {begin, static_cast<int64_t>(bytes), crc32c(data, bytes)});
 }
 
 void SafetensorsWriter::finish() {
-  PENSTOCK_CHECK(num_written_ == layout_.size(), num_written_, " of ", layout_.size(), " tensors");
   file_.finish();
+}
+
+uint32_t checksum_of_file(const SafetensorsLayout& layout,
+                          std::vector<Stretch> written,
+                          const std::filesystem::path& path) {
+  const std::string& head = layout.head();
+  written.push_back({0, static_cast<int64_t>(head.size()), crc32c(head.data(), head.size())});
+  return checksum_of_all(std::move(written), layout.file_bytes(), path.string());
 }
 
 }  // namespace penstock::checkpoint

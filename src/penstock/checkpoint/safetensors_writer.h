@@ -1,5 +1,5 @@
-// Writing safetensors, one tensor after the other, so that no more than one is in host memory at a
-// time.
+// Writing safetensors. All writers of a file know what it holds, so each can put its part in place
+// while the others do the same.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "penstock/base/file.h"
 #include "penstock/checkpoint/safetensors.h"
+#include "penstock/checkpoint/stretches.h"
 
 namespace penstock::checkpoint {
 
@@ -20,29 +22,53 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
-// Names must be distinct, and names and metadata valid UTF-8. Failures of the disk are FileErrors.
-class SafetensorsWriter {
+// Where everything of a file lies. Names must be distinct, and names and metadata valid UTF-8. Tensors
+// keep the given order among those of one element size; larger elements come first, so that each tensor
+// is aligned to its dtype.
+class SafetensorsLayout {
  public:
-  // Writes the header. Tensors keep the given order among those of one element size; larger
-  // elements come first, so that each tensor is aligned to its dtype.
-  SafetensorsWriter(const std::filesystem::path& path,
-                    const std::vector<TensorSpec>& specs,
-                    const std::map<std::string, std::string>& metadata = {});
+  explicit SafetensorsLayout(const std::vector<TensorSpec>& specs,
+                             const std::map<std::string, std::string>& metadata = {});
 
-  // The order in which write() expects the tensors.
-  const std::vector<TensorEntry>& layout() const { return layout_; }
-
-  void write(const std::string& name, const void* data, size_t bytes);
-  void finish();  // after the last tensor: makes the file durable
-
-  // Of the whole file, once finished.
-  int64_t size() const { return file_.size(); }
-  uint32_t checksum() const { return file_.checksum(); }
+  const std::vector<TensorEntry>& tensors() const {
+    return tensors_;
+  }                                                        // in the order of their data
+  const TensorEntry& find(const std::string& name) const;  // InternalError when there is none
+  const std::string& head() const { return head_; }        // all that comes before the data
+  int64_t file_bytes() const;
 
  private:
-  std::vector<TensorEntry> layout_;
-  size_t num_written_ = 0;
-  FileWriter file_;
+  std::vector<TensorEntry> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+  std::string head_;
 };
+
+// Makes the file in its full size, without the data. Failures of the disk are FileErrors.
+void create_safetensors(const std::filesystem::path& path, const SafetensorsLayout& layout);
+
+// Puts data into a file that was created; one of several that do. Failures of the disk are FileErrors.
+class SafetensorsWriter {
+ public:
+  // The layout must live as long.
+  SafetensorsWriter(const std::filesystem::path& path, const SafetensorsLayout& layout);
+
+  // Bytes of a tensor, from byte `first` of it on.
+  void write(const TensorEntry& tensor, size_t first, const void* data, size_t bytes);
+  void finish();  // makes the file durable
+
+  // What this writer has written, summed.
+  const std::vector<Stretch>& written() const { return written_; }
+
+ private:
+  const SafetensorsLayout& layout_;
+  OffsetWriter file_;
+  std::vector<Stretch> written_;
+};
+
+// Of the whole file, from what all writers have written. InternalError unless that is all the data, each
+// byte once.
+uint32_t checksum_of_file(const SafetensorsLayout& layout,
+                          std::vector<Stretch> written,
+                          const std::filesystem::path& path);
 
 }  // namespace penstock::checkpoint

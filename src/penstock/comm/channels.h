@@ -16,11 +16,8 @@ constexpr int64_t gradient_channel(int64_t layer) {
 constexpr int64_t shared_gradient_channel(int64_t layers) {
   return 2 * (layers + 1);
 }
-constexpr int64_t checkpoint_channel(int64_t layers) {
-  return 2 * (layers + 1) + 1;
-}
 constexpr int64_t record_channel(int64_t layers) {
-  return 2 * (layers + 1) + 2;
+  return 2 * (layers + 1) + 1;
 }
 
 }  // namespace penstock::comm

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "penstock/comm/failure.h"
+#include "penstock/comm/own_collectives.h"
 #include "penstock/comm/wait.h"
 
 namespace penstock::comm {
@@ -37,7 +38,9 @@ class Ticket {
   std::unique_ptr<Sending> sending_;
 };
 
-// Belongs to one thread, the one that runs its rank.
+// Belongs to the thread that runs its rank. Further threads of the rank may send, receive and fail, in
+// this group or in groups split from it, where each channel is one thread's at either end; what all
+// ranks call together, set_timeout and split stay with the first, and no other may outlive its work.
 class Group {
  public:
   // Channels are numbered from 0; some MPI libraries have no more than this.
@@ -76,6 +79,10 @@ class Group {
   std::vector<double> all_gather(std::span<const double> values, const What& what);
   void broadcast(int32_t root, void* data, int64_t bytes, const What& what);
 
+  // What the ranks' library has of its own; nothing for threads. Its calls belong to one thread, which
+  // may be another than the group's.
+  virtual OwnCollectives* own_collectives() { return nullptr; }
+
   // The longest that a wait may last.
   void set_timeout(double seconds);
   double timeout() const { return timeout_; }
@@ -105,6 +112,11 @@ class Group {
   virtual void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) = 0;
   virtual void take_in_place(
       int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use);
+
+  // For some ranks of this job, all of which call it at once.
+  virtual std::unique_ptr<OwnCollectives> make_own_collectives(std::span<const int32_t>) {
+    return nullptr;
+  }
 
   void check_message(int32_t peer, int64_t channel, const void* data, int64_t bytes) const;
   Ticket send_to_group(int32_t peer, const void* data, int64_t bytes);

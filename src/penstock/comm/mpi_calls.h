@@ -8,7 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+
+#include "penstock/comm/own_collectives.h"
 
 namespace penstock::comm {
 
@@ -20,6 +23,9 @@ struct MpiRequest {
   uint64_t handle = 0;
 };
 struct MpiMessage {
+  uint64_t handle = 0;
+};
+struct MpiCommunicator {
   uint64_t handle = 0;
 };
 
@@ -54,6 +60,40 @@ class MpiCalls {
   [[nodiscard]] virtual MpiError receive_notice(void* data,
                                                 int bytes,
                                                 MpiRequest& request) noexcept = 0;
+
+  // MPI's own collectives, in place. These ranks of the job make a communicator at once; the call
+  // waits for all of them. It is never freed, which would wait too.
+  [[nodiscard]] virtual MpiError make_communicator(std::span<const int> ranks,
+                                                   MpiCommunicator& communicator) noexcept = 0;
+  [[nodiscard]] virtual MpiError all_reduce(MpiCommunicator communicator,
+                                            void* data,
+                                            int count,
+                                            Element element,
+                                            MpiRequest& request) noexcept = 0;
+  // The sum is left at the root.
+  [[nodiscard]] virtual MpiError reduce(MpiCommunicator communicator,
+                                        int root,
+                                        void* data,
+                                        int count,
+                                        Element element,
+                                        MpiRequest& request) noexcept = 0;
+  // The sum of a rank's piece is left at the start of the data. The counts must stay as they are
+  // until the request is done; so must those below.
+  [[nodiscard]] virtual MpiError reduce_scatter(MpiCommunicator communicator,
+                                                void* data,
+                                                const int* counts,
+                                                Element element,
+                                                MpiRequest& request) noexcept = 0;
+  [[nodiscard]] virtual MpiError all_gather(MpiCommunicator communicator,
+                                            void* data,
+                                            const int* byte_counts,
+                                            const int* offsets,
+                                            MpiRequest& request) noexcept = 0;
+  [[nodiscard]] virtual MpiError broadcast(MpiCommunicator communicator,
+                                           int root,
+                                           void* data,
+                                           int bytes,
+                                           MpiRequest& request) noexcept = 0;
 
   // May be asked again of a request that is done.
   [[nodiscard]] virtual MpiError test(MpiRequest& request, bool& is_done) noexcept = 0;

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 
 #include "penstock/base/interrupt.h"
+#include "penstock/comm/mpi_collectives.h"
 
 namespace penstock::comm {
 
@@ -20,14 +22,16 @@ using Lock = std::lock_guard<std::mutex>;
 // perhaps empty.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
 
-// Between two looks: nothing at first, for an answer that is near; then short sleeps, for the ranks
-// may be more than the cores.
+// Between two looks: at first only the core is offered to others, for an answer that is near, and from a
+// rank that may need this core; then short sleeps.
 class Pause {
  public:
   void operator()() {
-    constexpr auto kSpin = std::chrono::microseconds(50);
+    constexpr auto kNear = std::chrono::milliseconds(5);
     constexpr auto kLongest = std::chrono::microseconds(100);
-    if (Clock::now() - start_ >= kSpin) {
+    if (Clock::now() - start_ < kNear) {
+      std::this_thread::yield();
+    } else {
       std::this_thread::sleep_for(sleep_);
       sleep_ = std::min(sleep_ * 2, kLongest);
     }
@@ -48,9 +52,14 @@ double seconds_to_stop() {
 
 MpiGroup::MpiGroup(MpiCalls& calls, int32_t rank, int32_t size)
     : Group(rank, size), calls_(calls), seconds_to_stop_(seconds_to_stop()), sends_(calls) {
-  const Lock lock(sends_.mutex());
-  check_mpi(calls_.open());
-  check_mpi(calls_.receive_notice(&heard_, sizeof(heard_), listening_));
+  {
+    const Lock lock(sends_.mutex());
+    check_mpi(calls_.open());
+    check_mpi(calls_.receive_notice(&heard_, sizeof(heard_), listening_));
+  }
+  std::vector<int32_t> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  own_ = MpiGroup::make_own_collectives(all);
 }
 
 void MpiGroup::close() {
@@ -61,20 +70,21 @@ void MpiGroup::close() {
 }
 
 void MpiGroup::fail(const Failure& failure) {
-  if (failure_) {
-    return;
-  }
-  failure_ = failure;
-  said_.code = static_cast<int32_t>(failure.code);
-  failure.line.copy(said_.line.data(), said_.line.size() - 1);
   const auto say = [&] {
     const Lock lock(sends_.mutex());
+    if (failure_) {
+      return false;
+    }
+    failure_ = failure;
+    said_.code = static_cast<int32_t>(failure.code);
+    failure.line.copy(said_.line.data(), said_.line.size() - 1);
     for (int32_t peer = 0; peer < size(); ++peer) {
       MpiRequest request;
       if (peer != rank() && calls_.send_notice(peer, &said_, sizeof(said_), request).empty()) {
         saying_.push_back(request);
       }
     }
+    return true;
   };
   const auto is_said = [&] {
     const Lock lock(sends_.mutex());
@@ -83,7 +93,9 @@ void MpiGroup::fail(const Failure& failure) {
       return !calls_.test(request, is_done).empty() || is_done;
     });
   };
-  say();
+  if (!say()) {
+    return;
+  }
   // A peer that does not take it is stopped or dead: no reason to stay.
   const Clock::time_point end = Clock::now() + std::chrono::milliseconds(500);
   Pause pause;
@@ -161,20 +173,42 @@ int64_t MpiGroup::take_piece(
   return bytes;
 }
 
+std::unique_ptr<OwnCollectives> MpiGroup::make_own_collectives(std::span<const int32_t> ranks) {
+  MpiCommunicator communicator;
+  const Lock lock(sends_.mutex());
+  check_mpi(calls_.make_communicator(ranks, communicator));
+  const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+  return std::make_unique<MpiCollectives>(*this, calls_, communicator, static_cast<int32_t>(place));
+}
+
+void MpiGroup::run(const Start& start, const What& what) {
+  MpiRequest request;
+  {
+    const Lock lock(sends_.mutex());
+    check_mpi(start(request));
+  }
+  poll(Wait::kOthers, what, [&] {
+    bool is_done = false;
+    check_mpi(calls_.test(request, is_done));
+    return is_done;
+  });
+}
+
 template <typename Condition>
 void MpiGroup::poll(int32_t peer, const What& what, const Condition& is_met) {
+  Wait wait(rank(), peer, what);
   const auto look = [&] {
     const Lock lock(sends_.mutex());
+    sends_.count_look();
     hear_notice();
-    return !failure_ && is_met();
-  };
-  Wait wait(rank(), peer, what);
-  Pause pause;
-  std::optional<double> asked_to_stop;
-  while (!look()) {
     if (failure_) {
       throw wait.peer_error(*failure_);
     }
+    return is_met();
+  };
+  Pause pause;
+  std::optional<double> asked_to_stop;
+  while (!look()) {
     const double seconds = wait.seconds();
     if (seconds >= timeout()) {
       const std::string line = wait.timeout_line();

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "penstock/comm/group.h"
@@ -29,6 +31,11 @@ class MpiGroup final : public Group {
   void close();
 
   void fail(const Failure& failure) override;
+  OwnCollectives* own_collectives() override { return own_.get(); }
+
+  // For MPI's own collectives: starts one, and waits until it is done.
+  using Start = std::function<MpiError(MpiRequest&)>;
+  void run(const Start& start, const What& what);
 
  private:
   std::unique_ptr<Sending> start_send(int32_t peer,
@@ -38,20 +45,23 @@ class MpiGroup final : public Group {
   bool is_sent(Sending& sending) override;
   void finish_send(Sending& sending, const What& what) override;
   void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) override;
+  std::unique_ptr<OwnCollectives> make_own_collectives(std::span<const int32_t> ranks) override;
   int64_t take_piece(int32_t peer, int64_t channel, void* data, int64_t room, const What& what);
 
   template <typename Condition>
   void poll(int32_t peer, const What& what, const Condition& is_met);
-  void hear_notice();
+  void hear_notice();  // with the mutex held
 
   MpiCalls& calls_;
   const double seconds_to_stop_;
+  // These under the mutex of the sends, as every call of MPI.
   Notice heard_;
   MpiRequest listening_;
   Notice said_;
   std::vector<MpiRequest> saying_;
   std::optional<Failure> failure_;
   MpiSends sends_;
+  std::unique_ptr<OwnCollectives> own_;
 };
 
 }  // namespace penstock::comm

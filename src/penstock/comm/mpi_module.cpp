@@ -1,12 +1,14 @@
 // The whole of penstock_mpi.so; see mpi_calls.h.
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include <mpi.h>
 
 #include "penstock/base/version.h"
 #include "penstock/comm/mpi_calls.h"
+#include "penstock/kernels/cpu.h"
 
 namespace penstock::comm {
 
@@ -37,6 +39,18 @@ MpiError error_of(int result, const char* call) {
   return std::string(call) + " failed: " + text.data();
 }
 
+// As kernels::add: the module has nothing of the program.
+PENSTOCK_CPU_CLONES void add_bf16(const kernels::Bf16* values, kernels::Bf16* sum, int count) {
+  for (int i = 0; i < count; ++i) {
+    sum[i] = kernels::from_float<kernels::Bf16>(kernels::to_float(values[i]) +
+                                                kernels::to_float(sum[i]));
+  }
+}
+
+void bf16_sum(void* values, void* sum, int* count, MPI_Datatype*) {
+  add_bf16(static_cast<const kernels::Bf16*>(values), static_cast<kernels::Bf16*>(sum), *count);
+}
+
 class Calls final : public MpiCalls {
  public:
   std::string library() noexcept override {
@@ -61,7 +75,10 @@ class Calls final : public MpiCalls {
   }
 
   MpiError open() noexcept override {
-    for (MPI_Comm* comm : {&messages_, &notices_}) {
+    if (const int result = MPI_Op_create(bf16_sum, 1, &bf16_sum_); result != MPI_SUCCESS) {
+      return error_of(result, "MPI_Op_create");
+    }
+    for (MPI_Comm* comm : {&messages_, &notices_, &collectives_}) {
       if (const int result = MPI_Comm_dup(MPI_COMM_WORLD, comm); result != MPI_SUCCESS) {
         return error_of(result, "MPI_Comm_dup");
       }
@@ -115,6 +132,117 @@ class Calls final : public MpiCalls {
     return error_of(result, "MPI_Irecv");
   }
 
+  MpiError make_communicator(std::span<const int> ranks,
+                             MpiCommunicator& communicator) noexcept override {
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Group some = MPI_GROUP_NULL;
+    MPI_Comm native = MPI_COMM_NULL;
+    if (const int result = MPI_Comm_group(collectives_, &all); result != MPI_SUCCESS) {
+      return error_of(result, "MPI_Comm_group");
+    }
+    if (const int result = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+        result != MPI_SUCCESS) {
+      return error_of(result, "MPI_Group_incl");
+    }
+    if (const int result = MPI_Comm_create_group(collectives_, some, 0, &native);
+        result != MPI_SUCCESS) {
+      return error_of(result, "MPI_Comm_create_group");
+    }
+    MPI_Group_free(&some);
+    MPI_Group_free(&all);
+    from_native(native, communicator);
+    return error_of(MPI_Comm_set_errhandler(native, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  MpiError all_reduce(MpiCommunicator communicator,
+                      void* data,
+                      int count,
+                      Element element,
+                      MpiRequest& request) noexcept override {
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result = MPI_Iallreduce(MPI_IN_PLACE,
+                                      data,
+                                      count,
+                                      type_of(element),
+                                      sum_of(element),
+                                      to_native<MPI_Comm>(communicator),
+                                      &native);
+    from_native(native, request);
+    return error_of(result, "MPI_Iallreduce");
+  }
+
+  MpiError reduce(MpiCommunicator communicator,
+                  int root,
+                  void* data,
+                  int count,
+                  Element element,
+                  MpiRequest& request) noexcept override {
+    const auto comm = to_native<MPI_Comm>(communicator);
+    int rank = 0;
+    if (const int result = MPI_Comm_rank(comm, &rank); result != MPI_SUCCESS) {
+      return error_of(result, "MPI_Comm_rank");
+    }
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result = MPI_Ireduce(rank == root ? MPI_IN_PLACE : data,
+                                   data,
+                                   count,
+                                   type_of(element),
+                                   sum_of(element),
+                                   root,
+                                   comm,
+                                   &native);
+    from_native(native, request);
+    return error_of(result, "MPI_Ireduce");
+  }
+
+  MpiError reduce_scatter(MpiCommunicator communicator,
+                          void* data,
+                          const int* counts,
+                          Element element,
+                          MpiRequest& request) noexcept override {
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result = MPI_Ireduce_scatter(MPI_IN_PLACE,
+                                           data,
+                                           counts,
+                                           type_of(element),
+                                           sum_of(element),
+                                           to_native<MPI_Comm>(communicator),
+                                           &native);
+    from_native(native, request);
+    return error_of(result, "MPI_Ireduce_scatter");
+  }
+
+  MpiError all_gather(MpiCommunicator communicator,
+                      void* data,
+                      const int* byte_counts,
+                      const int* offsets,
+                      MpiRequest& request) noexcept override {
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result = MPI_Iallgatherv(MPI_IN_PLACE,
+                                       0,
+                                       MPI_BYTE,
+                                       data,
+                                       byte_counts,
+                                       offsets,
+                                       MPI_BYTE,
+                                       to_native<MPI_Comm>(communicator),
+                                       &native);
+    from_native(native, request);
+    return error_of(result, "MPI_Iallgatherv");
+  }
+
+  MpiError broadcast(MpiCommunicator communicator,
+                     int root,
+                     void* data,
+                     int bytes,
+                     MpiRequest& request) noexcept override {
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result =
+        MPI_Ibcast(data, bytes, MPI_BYTE, root, to_native<MPI_Comm>(communicator), &native);
+    from_native(native, request);
+    return error_of(result, "MPI_Ibcast");
+  }
+
   MpiError test(MpiRequest& request, bool& is_done) noexcept override {
     auto native = to_native<MPI_Request>(request);
     int flag = 0;
@@ -147,8 +275,15 @@ class Calls final : public MpiCalls {
     return error_of(result, "MPI_Isend");
   }
 
+  static MPI_Datatype type_of(Element element) {
+    return element == Element::Float32 ? MPI_FLOAT : MPI_UINT16_T;
+  }
+  MPI_Op sum_of(Element element) const { return element == Element::Float32 ? MPI_SUM : bf16_sum_; }
+
   MPI_Comm messages_ = MPI_COMM_NULL;
   MPI_Comm notices_ = MPI_COMM_NULL;
+  MPI_Comm collectives_ = MPI_COMM_NULL;  // only communicators are made of it
+  MPI_Op bf16_sum_ = MPI_OP_NULL;
 };
 
 Calls calls;

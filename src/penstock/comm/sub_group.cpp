@@ -13,12 +13,14 @@ class SubGroup final : public Group {
       : Group(rank, static_cast<int32_t>(ranks.size())),
         job_(job),
         ranks_(std::move(ranks)),
-        first_channel_(number * (kNumChannels + 1)) {
+        first_channel_(number * (kNumChannels + 1)),
+        own_(job.make_own_collectives(ranks_)) {
     PENSTOCK_CHECK(number < kMostGroups, number, " groups within one job");
   }
 
   bool shares_memory() const override { return job_.shares_memory(); }
   void fail(const Failure& failure) override { job_.fail(failure); }
+  OwnCollectives* own_collectives() override { return own_.get(); }
 
   static std::unique_ptr<Group> split(Group& group, int32_t colour, const What& what) {
     auto* const within = dynamic_cast<SubGroup*>(&group);
@@ -64,6 +66,7 @@ class SubGroup final : public Group {
   Group& job_;
   const std::vector<int32_t> ranks_;  // of the job
   const int64_t first_channel_;
+  const std::unique_ptr<OwnCollectives> own_;
 };
 
 std::unique_ptr<Group> split(Group& group, int32_t colour, const What& what) {

@@ -15,7 +15,8 @@ double Wait::seconds() {
 }
 
 std::string Wait::text() {
-  return cat(std::fixed, std::setprecision(1), seconds(), " s for rank ", peer_, ": ", what_());
+  const std::string peer = peer_ == kOthers ? "the other ranks" : cat("rank ", peer_);
+  return cat(std::fixed, std::setprecision(1), seconds(), " s for ", peer, ": ", what_());
 }
 
 std::string Wait::timeout_line() {

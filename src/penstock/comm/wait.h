@@ -16,6 +16,9 @@ using What = std::function<std::string()>;
 
 class Wait {
  public:
+  // For a peer: all the other ranks, where nobody can say which of them is late.
+  static constexpr int32_t kOthers = -1;
+
   // `what` must live as long as the wait.
   Wait(int32_t rank, int32_t peer, const What& what);
 
@@ -33,7 +36,7 @@ class Wait {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string text();  // "0.8 s for rank 1: <what>"
+  std::string text();  // "0.8 s for rank 1: <what>", or "for the other ranks"
 
   const int32_t rank_;
   const int32_t peer_;

@@ -208,8 +208,9 @@ std::vector<Option> make_table() {
       choice("train.optimizer",
              train,
              &TrainOptions::optimizer,
-             {"adamw", "sgd", "lamb"},
-             "the optimizer"),
+             {"adamw", "sgd", "lamb", "onebit-adam", "zeroone-adam", "onebit-lamb"},
+             "the optimizer; those with a one in their names send about a sixteenth of the bytes "
+             "between replicas once their variance is known (docs/onebit.md)"),
       number("train.lr", train, &TrainOptions::lr, {0}, "the highest learning rate"),
       choice("train.schedule",
              train,
@@ -243,19 +244,49 @@ std::vector<Option> make_table() {
              train,
              &TrainOptions::beta1,
              share,
-             "adamw, lamb: decay of the mean gradient"),
+             "adamw, lamb and their 1-bit kin: decay of the mean gradient"),
       number("train.beta2",
              train,
              &TrainOptions::beta2,
              share,
-             "adamw, lamb: decay of the mean squared gradient"),
+             "adamw, lamb and their 1-bit kin: decay of the mean squared gradient"),
       number("train.epsilon",
              train,
              &TrainOptions::epsilon,
              positive,
-             "adamw, lamb: added to the denominator"),
+             "adamw, lamb and their 1-bit kin: added to the denominator"),
       number("train.momentum", train, &TrainOptions::momentum, share, "sgd: momentum"),
       flag("train.nesterov", train, &TrainOptions::nesterov, "sgd: Nesterov's momentum"),
+      integer("train.freeze_step",
+              train,
+              &TrainOptions::freeze_step,
+              {0},
+              "onebit-adam, onebit-lamb: steps in full precision, after which the variance stays "
+              "as it is; 0: a fifth of train.steps"),
+      integer("train.var_freeze_step",
+              train,
+              &TrainOptions::var_freeze_step,
+              {0},
+              "zeroone-adam: the step after which the variance stays as it is, and replicas take "
+              "steps by themselves; 0: a fifth of train.steps"),
+      integer(
+          "train.var_update_scaler",
+          train,
+          &TrainOptions::var_update_scaler,
+          {1},
+          "zeroone-adam: updates of the variance after which the steps between two of them, one "
+          "at first, are doubled"),
+      integer("train.local_step_scaler",
+              train,
+              &TrainOptions::local_step_scaler,
+              {0},
+              "zeroone-adam: steps after which the steps that replicas take by themselves, one at "
+              "first, are doubled; 0: two fifths of train.steps"),
+      integer("train.local_step_clipper",
+              train,
+              &TrainOptions::local_step_clipper,
+              {1, 1'000'000},
+              "zeroone-adam: the most steps that replicas take by themselves; 1: none"),
       number("train.clip",
              train,
              &TrainOptions::clip,
@@ -300,7 +331,8 @@ std::vector<Option> make_table() {
               plan,
               &PlanOptions::micro_batches,
               {1, 10'000'000},
-              "parts in which a batch is computed; divides train.batch"),
+              "parts in which a replica computes its share of a batch, one after the other; "
+              "times plan.data it divides train.batch"),
       bytes("plan.memory",
             plan,
             &PlanOptions::memory,
@@ -328,6 +360,51 @@ std::vector<Option> make_table() {
           &PlanOptions::pipeline,
           {1, 4096},
           "ranks that the layers are cut across, each with a part of the model; 1: no pipeline"),
+      integer("plan.data",
+              plan,
+              &PlanOptions::data,
+              {1, 4096},
+              "replicas of each rank of the pipeline, each with its share of the batch; there are "
+              "plan.pipeline x plan.data ranks. Where a launcher or --ranks says that there are "
+              "more, what is 1 of the two is chosen, with the shortest predicted step within "
+              "plan.memory"),
+      choice("plan.shard",
+             plan,
+             &PlanOptions::shard,
+             {"auto", "none", "optimizer", "gradients", "parameters"},
+             "what the replicas have in pieces, one each, instead of whole: optimizer state (ZeRO "
+             "1), gradients too (ZeRO 2), parameters too (ZeRO 3, FSDP); \"auto\": what has the "
+             "shortest predicted step within plan.memory"),
+      flag(
+          "plan.keep_gathered",
+          plan,
+          &PlanOptions::keep_gathered,
+          "plan.shard = \"parameters\": weights are gathered once a step and kept until their last "
+          "use, instead of for every use: fewer bytes sent, more held"),
+      bytes("plan.bucket",
+            plan,
+            &PlanOptions::bucket,
+            "plan.shard = \"none\", \"optimizer\": gradients of consecutive layers are reduced at "
+            "once when they have so many bytes"),
+      choice(
+          "plan.collectives",
+          plan,
+          &PlanOptions::collectives,
+          {"auto", "own", "direct", "ring", "butterfly", "tree", "naive"},
+          "how replicas reduce and gather (docs/collectives.md); \"direct\": sums in the order of "
+          "the ranks, the same bits in every run; \"own\": MPI's; \"auto\": with plan.links the "
+          "fastest for each message, else own between processes, direct between threads"),
+      text("plan.links",
+           plan,
+           &PlanOptions::links,
+           "what collectives between the ranks cost, as penstock bench allreduce --json writes it; "
+           "empty: what a few messages take, measured where a layout is chosen"),
+      choice("plan.reduce",
+             plan,
+             &PlanOptions::reduce,
+             {"float32", "compute"},
+             "precision in which gradients go between replicas; \"compute\": that of "
+             "train.precision, half the bytes in bfloat16"),
       choice(
           "plan.schedule",
           plan,
@@ -405,6 +482,13 @@ std::vector<Option> make_table() {
              &RunOptions::timeout,
              {0.1, 1e6},
              "seconds that a rank waits for another before the run ends and says for what"),
+      integer(
+          "run.check_replicas",
+          run,
+          &RunOptions::check_replicas,
+          {0},
+          "steps between checks that the replicas have the same weights, made also before every "
+          "save; 0: none"),
       text("run.out",
            run,
            &RunOptions::out,

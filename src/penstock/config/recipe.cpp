@@ -90,7 +90,7 @@ void validate_pipeline(const PlanOptions& plan, const RunOptions& run) {
             plan.cuts,
             "\" cuts a pipeline, and plan.pipeline is 1; set it to the number of ranks"));
   }
-  if (plan.pipeline == 1 && plan.recompute == "rotor-uniform") {
+  if (plan.ranks() == 1 && plan.recompute == "rotor-uniform") {
     throw ConfigError(
         "plan.recompute = \"rotor-uniform\" is for pipelines, and plan.pipeline is 1; try "
         "\"rotor\"");
@@ -106,6 +106,76 @@ void validate_pipeline(const PlanOptions& plan, const RunOptions& run) {
     throw ConfigError(cat("run.graphs = \"on\" records the step of one rank, and plan.pipeline is ",
                           plan.pipeline,
                           ": a recorded step cannot wait for a peer; try run.graphs = \"auto\""));
+  }
+}
+
+void validate_data(const Recipe& recipe) {
+  const PlanOptions& plan = recipe.plan;
+  if (plan.bucket_bytes() <= 0) {
+    throw ConfigError(
+        cat("plan.bucket = \"", plan.bucket, "\" is no number of bytes; try \"25MiB\""));
+  }
+  if (plan.data == 1 && plan.shard != "none" && plan.shard != "auto") {
+    throw ConfigError(cat("plan.shard = \"",
+                          plan.shard,
+                          "\" divides a model among replicas, and plan.data is 1; set it to their "
+                          "number"));
+  }
+  if (plan.keep_gathered && plan.shard != "parameters") {
+    throw ConfigError(cat("plan.keep_gathered = true goes with plan.shard = \"parameters\", not \"",
+                          plan.shard,
+                          "\""));
+  }
+  if (plan.data == 1) {
+    return;
+  }
+  if (recipe.run.device == "cuda") {
+    throw ConfigError(cat("plan.data = ",
+                          plan.data,
+                          " is for run.device = \"cpu\" so far; on GPUs the model can be cut with "
+                          "plan.pipeline"));
+  }
+  if (plan.is_asynchronous()) {
+    throw ConfigError(cat("plan.schedule = \"",
+                          plan.schedule,
+                          "\" moves weights while micro-batches are in flight, and plan.data = ",
+                          plan.data,
+                          " reduces their gradients once a step; try \"1f1b\""));
+  }
+  if (plan.recompute == "all" || plan.recompute == "sqrt") {
+    throw ConfigError(cat("plan.recompute = \"",
+                          plan.recompute,
+                          "\" is for one rank, and plan.data is ",
+                          plan.data,
+                          "; replicas take \"none\", \"rotor\" or \"rotor-uniform\""));
+  }
+}
+
+void validate_one_bit(const Recipe& recipe) {
+  const auto& [model, data, train, plan, run] = recipe;
+  if (!train.is_one_bit()) {
+    return;
+  }
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(cat("train.optimizer = \"", train.optimizer, "\" ", why));
+  };
+  if (run.device == "cuda") {
+    refuse(cat("is for run.device = \"cpu\"; on a GPU try train.optimizer = \"",
+               train.optimizer == "onebit-lamb" ? "lamb" : "adamw",
+               "\""));
+  }
+  if (plan.shard == "gradients" || plan.shard == "parameters") {
+    refuse(cat("sends signs of what every replica makes of its whole gradient, and plan.shard = \"",
+               plan.shard,
+               "\" leaves it only a piece; try plan.shard = \"optimizer\""));
+  }
+  if (train.optimizer == "zeroone-adam" && plan.shard == "optimizer" &&
+      train.local_step_clipper > 1) {
+    refuse(cat("with train.local_step_clipper = ",
+               train.local_step_clipper,
+               " lets every replica move all weights by itself, and with plan.shard = "
+               "\"optimizer\" it moves a piece; set train.local_step_clipper = 1, or plan.shard = "
+               "\"none\""));
   }
 }
 
@@ -185,12 +255,20 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
   return recipe;
 }
 
+bool TrainOptions::is_one_bit() const {
+  return optimizer == "onebit-adam" || optimizer == "zeroone-adam" || optimizer == "onebit-lamb";
+}
+
 bool PlanOptions::is_asynchronous() const {
   return schedule == "pipedream" || schedule == "2bw" || schedule == "pipemare";
 }
 
 int64_t PlanOptions::memory_bytes() const {
   return memory.empty() ? 0 : parse_bytes(memory).value_or(0);
+}
+
+int64_t PlanOptions::bucket_bytes() const {
+  return parse_bytes(bucket).value_or(0);
 }
 
 std::vector<int32_t> PlanOptions::first_layers() const {
@@ -241,17 +319,28 @@ void validate(const Recipe& recipe) {
                           "; try model.width = ",
                           (model.width / model.heads + 1) * model.heads));
   }
-  if (train.batch % plan.micro_batches != 0) {
-    int64_t divisor = std::min(plan.micro_batches, train.batch);
-    while (train.batch % divisor != 0) {
-      --divisor;
-    }
+  if (train.batch % plan.data != 0) {
     throw ConfigError(cat("train.batch = ",
                           train.batch,
-                          " is not divisible by plan.micro_batches = ",
-                          plan.micro_batches,
-                          "; try plan.micro_batches = ",
-                          divisor));
+                          " is not divisible by plan.data = ",
+                          plan.data,
+                          "; try train.batch = ",
+                          (train.batch / plan.data + 1) * plan.data));
+  }
+  const int64_t share = train.batch / plan.data;
+  if (share % plan.micro_batches != 0) {
+    int64_t divisor = std::min(plan.micro_batches, share);
+    while (share % divisor != 0) {
+      --divisor;
+    }
+    throw ConfigError(
+        cat("train.batch = ",
+            train.batch,
+            plan.data > 1 ? cat(", ", share, " for each of plan.data = ", plan.data, ",") : "",
+            " is not divisible by plan.micro_batches = ",
+            plan.micro_batches,
+            "; try plan.micro_batches = ",
+            divisor));
   }
   if (data.tokenizer == "bytes" && model.vocabulary < 256) {
     throw ConfigError(cat("model.vocabulary = ",
@@ -269,6 +358,8 @@ void validate(const Recipe& recipe) {
   }
   validate_precision(train, run);
   validate_pipeline(plan, run);
+  validate_data(recipe);
+  validate_one_bit(recipe);
   validate_asynchronous(recipe);
   if (run.graphs == "on" && run.device != "cuda") {
     throw ConfigError(cat("run.graphs = \"on\" goes with run.device = \"cuda\", not \"",

@@ -44,6 +44,12 @@ struct TrainOptions {
   double epsilon = 1e-8;
   double momentum = 0.9;
   bool nesterov = false;
+  // Of the 1-bit optimizers, in optimizer steps; 0: a share of `steps` (docs/onebit.md).
+  int64_t freeze_step = 0;
+  int64_t var_freeze_step = 0;
+  int64_t var_update_scaler = 16;
+  int64_t local_step_scaler = 0;
+  int64_t local_step_clipper = 16;
   double clip = 1.0;
   std::string precision = "float32";
   double loss_scale = 65536;
@@ -51,6 +57,8 @@ struct TrainOptions {
   double loss_scale_least = 1;
   int64_t loss_scale_hysteresis = 2;
   int64_t seed = 1;
+
+  bool is_one_bit() const;  // replicas send each other signs
 };
 
 // What may change without changing the numbers.
@@ -60,6 +68,13 @@ struct PlanOptions {
   std::string recompute = "auto";
   std::string costs;  // a cost table; empty: measure
   int64_t pipeline = 1;
+  int64_t data = 1;
+  std::string shard = "auto";
+  bool keep_gathered = false;
+  std::string bucket = "25MiB";
+  std::string collectives = "auto";
+  std::string links;  // what collectives cost; empty: not known
+  std::string reduce = "float32";
   std::string schedule = "auto";
   int64_t chunks = 2;
   std::string cuts;  // "6,12,18"; empty: chosen
@@ -68,7 +83,9 @@ struct PlanOptions {
   int64_t sync_steps = 0;
   int64_t anneal_steps = 1000;
 
+  int64_t ranks() const { return pipeline * data; }
   int64_t memory_bytes() const;  // 0: no limit
+  int64_t bucket_bytes() const;
   bool is_asynchronous() const;  // weights move while micro-batches are in flight
   // The first layers of the stages after the first, as `cuts` has them.
   std::vector<int32_t> first_layers() const;
@@ -81,6 +98,7 @@ struct RunOptions {
   std::string links = "auto";
   int64_t threads = 0;
   double timeout = 600;
+  int64_t check_replicas = 100;
   std::string out;
   std::string log = "all";
   int64_t log_every = 10;
@@ -98,6 +116,9 @@ struct Recipe {
   TrainOptions train;
   PlanOptions plan;
   RunOptions run;
+
+  // Sequences that a rank computes at once.
+  int64_t micro_batch_size() const { return train.batch / (plan.data * plan.micro_batches); }
 };
 
 // Reads TOML. `origin` is the file name for messages. Throws ConfigError: unknown key, wrong type,

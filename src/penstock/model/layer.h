@@ -129,7 +129,8 @@ class Layer {
   // Backward in two halves, for schedules that fill a wait with the second: the gradient of the input
   // at once, those of the parameters later. Both may add to `gradients`, each parameter in one of the
   // two. Run in the same order of micro-batches as whole backwards, they give the same bits. The
-  // weights must be the same in both.
+  // weights must be the same in both; where they are sharded the second gets undefined tensors, so what it
+  // needs of them it finds in `work`.
   //
   // A layer that does not say how to part them does everything in the first half.
   virtual Tensors backward_input(Weights weights,

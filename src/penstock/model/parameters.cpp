@@ -1,5 +1,6 @@
 #include "penstock/model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -21,16 +22,21 @@ int64_t round_up(int64_t value) {
   return (value + kAlignElements - 1) / kAlignElements * kAlignElements;
 }
 
-// Box-Muller on Philox: block i of the parameter's stream gives elements 4i .. 4i+3.
-void fill_normal(const at::Tensor& weight,
+// Box-Muller on Philox: block i of the parameter's stream gives elements 4i .. 4i+3. Writes elements
+// first .. first + count - 1 to `values`.
+void fill_normal(float* values,
+                 int64_t first,
+                 int64_t count,
                  double deviation,
                  uint64_t seed,
                  const std::string& name) {
   const PhiloxKey key = philox_key(seed, hash_name(name));
-  float* values = weight.data_ptr<float>();
-  const int64_t count = weight.numel();
-  const int64_t blocks = (count + 3) / 4;
-  at::parallel_for(0, blocks, 4096, [&](int64_t begin, int64_t end) {
+  const auto set = [&](int64_t element, double value) {
+    if (element >= first && element < first + count) {
+      values[element - first] = static_cast<float>(value);
+    }
+  };
+  at::parallel_for(first / 4, (first + count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const PhiloxBlock bits =
           philox(key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0});
@@ -42,27 +48,47 @@ void fill_normal(const at::Tensor& weight,
                              static_cast<double>(bits[static_cast<size_t>(2 * pair + 1)]) /
                              4294967296.0;
         const double radius = deviation * std::sqrt(-2 * std::log(u));
-        const int64_t at = 4 * block + 2 * pair;
-        if (at < count) {
-          values[at] = static_cast<float>(radius * std::cos(angle));
-        }
-        if (at + 1 < count) {
-          values[at + 1] = static_cast<float>(radius * std::sin(angle));
-        }
+        set(4 * block + 2 * pair, radius * std::cos(angle));
+        set(4 * block + 2 * pair + 1, radius * std::sin(angle));
       }
     }
   });
 }
 
-// Fills on the CPU, wherever the weight lies: the same bits on every device.
-template <typename Fill>
-void set_weight(const Parameter& parameter, const Fill& fill) {
-  if (parameter.weight.is_cpu()) {
-    return fill(parameter.weight);
+// Elements first .. first + count - 1 of a fresh parameter, on the CPU.
+void fill_fresh(
+    const ParameterSpec& spec, uint64_t seed, int64_t first, int64_t count, float* values) {
+  switch (spec.init) {
+    case ParameterSpec::Init::Zeros:
+      std::fill_n(values, count, 0.0F);
+      return;
+    case ParameterSpec::Init::Ones:
+      std::fill_n(values, count, 1.0F);
+      return;
+    case ParameterSpec::Init::Normal:
+      return fill_normal(values, first, count, spec.deviation, seed, spec.name);
+    case ParameterSpec::Init::Given: {
+      const at::Tensor given =
+          spec.given.reshape({-1}).narrow(0, first, count).cpu().to(at::kFloat);
+      std::copy_n(given.const_data_ptr<float>(), count, values);
+      return;
+    }
   }
-  const at::Tensor staged = at::empty(parameter.weight.sizes(), at::kFloat);
-  fill(staged);
-  at::Tensor(parameter.weight).copy_(staged);
+}
+
+// Fills elements of a parameter where they lie, `flat` from element `first` on: the same bits on every
+// device, and with little memory beside.
+void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at::Tensor& flat) {
+  if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
+    return fill_fresh(spec, seed, first, flat.numel(), flat.data_ptr<float>());
+  }
+  constexpr int64_t kAtOnce = int64_t{1} << 18;
+  const at::Tensor staged = at::empty({std::min(kAtOnce, flat.numel())}, at::kFloat);
+  for (int64_t done = 0; done < flat.numel(); done += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, flat.numel() - done);
+    fill_fresh(spec, seed, first + done, count, staged.data_ptr<float>());
+    flat.narrow(0, done, count).copy_(staged.narrow(0, 0, count));
+  }
 }
 
 }  // namespace
@@ -77,10 +103,21 @@ Parameters::Parameters(const Chain& chain,
                        const Part& part,
                        at::ScalarType compute_type,
                        uint64_t seed,
-                       const device::Device& device)
-    : device_(device), compute_type_(compute_type) {
+                       const device::Device& device,
+                       const Replication& replication)
+    : device_(device),
+      compute_type_(compute_type),
+      shard_(replication.shard),
+      replicas_(replication.replicas),
+      replica_(replication.replica) {
   const c10::NoGradGuard no_grad;
   place(chain.parameters(part));
+  if (replicas_ > 1) {
+    PENSTOCK_CHECK(!device.is_gpu(), "replicas on GPUs");
+    place_units(chain, part, replication);
+  }
+  allocate();
+  find_segments();
   initialise(seed);
   std::set<std::string> seen;
   layer_weights_.resize(static_cast<size_t>(chain.size()) + 1);
@@ -98,16 +135,22 @@ void Parameters::collect(int64_t layer,
                          const std::vector<ParameterSpec>& specs,
                          std::set<std::string>& seen) {
   for (const ParameterSpec& spec : specs) {
-    const Parameter& parameter = *find(spec.name);
+    const size_t index = index_.at(spec.name);
+    const Parameter& parameter = all_[index];
     at::Tensor gradient = parameter.gradient;
     if (!seen.insert(spec.name).second && !device_.is_gpu()) {
-      shares_.push_back({gradient, at::zeros_like(gradient)});
-      gradient = shares_.back().own;
+      at::Tensor whole = gradient;
+      if (has_own_gradients()) {  // alone in its unit
+        const PlacedUnit& unit = units_[homes_[index].unit];
+        whole = own_piece(own_gradients_, unit, 0);
+      }
+      shares_.push_back({whole, at::zeros_like(whole), layer, index});
+      gradient = has_own_gradients() ? at::Tensor() : shares_.back().own;
     }
     const size_t at = static_cast<size_t>(layer);
     layer_weights_[at].push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
     layer_gradients_[at].push_back(gradient);
-    layer_parameters_[at].push_back(index_.at(spec.name));
+    layer_parameters_[at].push_back(index);
   }
 }
 
@@ -126,47 +169,266 @@ int64_t Parameters::flat_elements(const std::vector<ParameterSpec>& specs) {
 }
 
 void Parameters::place(const std::vector<ParameterSpec>& specs) {
-  int64_t total = 0;
   for (const ParameterSpec& spec : specs) {
-    all_.push_back({.spec = spec, .offset = total});
+    all_.push_back({.spec = spec, .offset = elements_});
     index_[spec.name] = all_.size() - 1;
     count_ += spec.count();
-    total += round_up(spec.count() + spec.padding);
+    elements_ += round_up(spec.count() + spec.padding);
   }
+}
+
+// Moves the parameters to where their units are.
+void Parameters::place_units(const Chain& chain, const Part& part, const Replication& replication) {
+  homes_.resize(all_.size());
+  int64_t first = 0;
+  int64_t own_first = 0;
+  for (const UnitSpec& spec : replication.units) {
+    PlacedUnit& unit = units_.emplace_back();
+    unit.is_here = std::any_of(spec.layers.begin(), spec.layers.end(), [&](int64_t layer) {
+      return layer == chain.size()
+                 ? part.has_loss
+                 : std::find(part.layers.begin(), part.layers.end(), layer) != part.layers.end();
+    });
+    if (!unit.is_here) {
+      continue;
+    }
+    unit.layout = lay_out(spec, compute_type_ == at::kFloat, replicas_);
+    unit.first = first;
+    unit.own_first = own_first;
+    first += unit.layout.elements;
+    own_first += unit.layout.piece_count(replica_);
+    for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      const size_t index = index_.at(spec.parameters[i].name);
+      const int64_t offset = unit.layout.offsets[i];
+      size_t range = 0;
+      while (offset >= unit.layout.ranges[range].first + unit.layout.ranges[range].count) {
+        ++range;
+      }
+      all_[index].offset = unit.first + offset;
+      homes_[index] = {units_.size() - 1, range, offset - unit.layout.ranges[range].first};
+    }
+  }
+  PENSTOCK_CHECK(first == elements_, "units of ", first, " elements of ", elements_);
+  state_elements_ = own_first;
+}
+
+void Parameters::allocate() {
+  using program::Shard;
   const at::TensorOptions options = at::TensorOptions(device_.where).dtype(at::kFloat);
-  weights_ = at::zeros({total}, options);
-  gradients_ = at::zeros({total}, options);
-  compute_ =
-      compute_type_ == at::kFloat ? weights_ : at::zeros({total}, options.dtype(compute_type_));
-  for (Parameter& parameter : all_) {
-    const auto view = [&](const at::Tensor& flat) {
-      return flat.narrow(0, parameter.offset, parameter.spec.count()).view(parameter.spec.shape);
+  const bool is_float32 = compute_type_ == at::kFloat;
+  const bool has_whole_weights =
+      shard_ == Shard::None || (is_float32 && shard_ != Shard::Parameters);
+  if (has_whole_weights) {
+    weights_ = at::zeros({elements_}, options);
+  } else {
+    own_weights_ = at::zeros({state_elements_}, options);
+  }
+  if (shard_ == Shard::None || shard_ == Shard::Optimizer) {
+    gradients_ = at::zeros({elements_}, options);
+  } else {
+    own_gradients_ = at::zeros({state_elements_}, options);
+  }
+  if (is_float32) {
+    compute_ = weights_;
+  } else if (shard_ != Shard::Parameters) {
+    compute_ = at::zeros({elements_}, options.dtype(compute_type_));
+  }
+  if (!is_float32 && (shard_ == Shard::Optimizer || shard_ == Shard::Gradients)) {
+    int64_t float32 = 0;
+    for (PlacedUnit& unit : units_) {
+      for (const UnitRange& range : unit.layout.ranges) {
+        unit.float32_first.push_back(float32);
+        float32 += range.is_float32 ? range.count : 0;
+      }
+    }
+    float32_ = at::zeros({float32}, options);
+  }
+  for (size_t i = 0; i < all_.size(); ++i) {
+    Parameter& parameter = all_[i];
+    const auto view = [&](const at::Tensor& flat, int64_t offset) {
+      return flat.defined()
+                 ? flat.narrow(0, offset, parameter.spec.count()).view(parameter.spec.shape)
+                 : at::Tensor();
     };
-    parameter.weight = view(weights_);
-    parameter.gradient = view(gradients_);
-    parameter.compute = view(compute_);
+    parameter.weight = view(weights_, parameter.offset);
+    parameter.gradient = view(gradients_, parameter.offset);
+    parameter.compute = view(compute_, parameter.offset);
+    if (float32_.defined() && parameter.spec.is_always_float32) {
+      const Home& home = homes_[i];
+      parameter.weight = view(float32_, units_[home.unit].float32_first[home.range] + home.offset);
+    }
+  }
+}
+
+void Parameters::find_segments() {
+  if (shard_ == program::Shard::None) {
+    state_elements_ = elements_;
+    for (size_t i = 0; i < all_.size(); ++i) {
+      segments_.push_back({i, 0, all_[i].spec.count(), all_[i].offset});
+    }
+    return;
+  }
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const Home& home = homes_[i];
+    const PlacedUnit& unit = units_[home.unit];
+    int64_t own = unit.own_first;
+    for (size_t range = 0; range < home.range; ++range) {
+      own += unit.layout.ranges[range].piece_count(replica_);
+    }
+    const UnitRange& range = unit.layout.ranges[home.range];
+    const int64_t piece = range.piece_first(replica_);
+    const int64_t begin = std::max(piece, home.offset);
+    const int64_t end =
+        std::min(piece + range.piece_count(replica_), home.offset + all_[i].spec.count());
+    if (begin < end) {
+      segments_.push_back({i, begin - home.offset, end - begin, own + begin - piece});
+    }
   }
 }
 
 void Parameters::initialise(uint64_t seed) {
   for (const Parameter& parameter : all_) {
-    switch (parameter.spec.init) {
-      case ParameterSpec::Init::Zeros:
-        break;
-      case ParameterSpec::Init::Ones:
-        at::Tensor(parameter.weight).fill_(1);
-        break;
-      case ParameterSpec::Init::Normal:
-        set_weight(parameter, [&](const at::Tensor& weight) {
-          fill_normal(weight, parameter.spec.deviation, seed, parameter.spec.name);
-        });
-        break;
-      case ParameterSpec::Init::Given:
-        at::Tensor(parameter.weight).copy_(parameter.spec.given);
-        break;
+    const bool layers_see_copy = has_own_weights() && parameter.compute.defined();
+    for (const at::Tensor& whole :
+         {parameter.weight, layers_see_copy ? parameter.compute : at::Tensor()}) {
+      if (whole.defined()) {
+        set_fresh(parameter.spec, seed, 0, whole.view({-1}));
+      }
     }
   }
-  refresh_compute();
+  if (has_own_weights()) {
+    for (const Segment& segment : segments_) {
+      set_fresh(all_[segment.parameter].spec, seed, segment.first, own_weights(segment));
+    }
+  } else {
+    refresh_compute();
+  }
+}
+
+at::Tensor Parameters::own_weights(const Segment& segment) const {
+  const Parameter& parameter = all_[segment.parameter];
+  return has_own_weights() ? own_weights_.narrow(0, segment.offset, segment.count)
+                           : weights_.narrow(0, parameter.offset + segment.first, segment.count);
+}
+
+at::Tensor Parameters::own_gradients(const Segment& segment) const {
+  const Parameter& parameter = all_[segment.parameter];
+  return has_own_gradients()
+             ? own_gradients_.narrow(0, segment.offset, segment.count)
+             : gradients_.narrow(0, parameter.offset + segment.first, segment.count);
+}
+
+at::Tensor Parameters::own_piece(const at::Tensor& own,
+                                 const PlacedUnit& unit,
+                                 size_t range) const {
+  int64_t first = unit.own_first;
+  for (size_t before = 0; before < range; ++before) {
+    first += unit.layout.ranges[before].piece_count(replica_);
+  }
+  return own.narrow(0, first, unit.layout.ranges[range].piece_count(replica_));
+}
+
+// A range of a unit as layers see it, where it is resident.
+at::Tensor Parameters::range_view(const PlacedUnit& unit, size_t range) const {
+  const UnitRange& part = unit.layout.ranges[range];
+  if (part.is_float32) {
+    return float32_.narrow(0, unit.float32_first[range], part.count);
+  }
+  return compute_.narrow(0, unit.first + part.first, part.count);
+}
+
+std::vector<int64_t> Parameters::units_of(int64_t layer) const {
+  std::set<int64_t> units;
+  for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
+    units.insert(static_cast<int64_t>(homes_[index].unit));
+  }
+  return {units.begin(), units.end()};
+}
+
+Tensors Parameters::unit_weights(int64_t number) const {
+  const c10::NoGradGuard no_grad;
+  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
+  Tensors ranges;
+  for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
+    const UnitRange& range = unit.layout.ranges[i];
+    if (shard_ != program::Shard::Parameters) {
+      ranges.push_back(range_view(unit, i));
+      continue;
+    }
+    const at::TensorOptions options = at::TensorOptions(device_.where);
+    ranges.push_back(
+        at::empty({range.count}, options.dtype(range.is_float32 ? at::kFloat : compute_type_)));
+    ranges.back()
+        .narrow(0, range.piece_first(replica_), range.piece_count(replica_))
+        .copy_(own_piece(own_weights_, unit, i));
+  }
+  return ranges;
+}
+
+Tensors Parameters::weights_in_units(int64_t layer,
+                                     const std::function<const Tensors&(int64_t)>& find) const {
+  Tensors weights;
+  for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
+    const Home& home = homes_[index];
+    const ParameterSpec& spec = all_[index].spec;
+    weights.push_back(find(static_cast<int64_t>(home.unit))[home.range]
+                          .narrow(0, home.offset, spec.count())
+                          .view(spec.shape));
+  }
+  return weights;
+}
+
+at::Tensor Parameters::unit_gradients(int64_t number) {
+  const c10::NoGradGuard no_grad;
+  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
+  for (Share& share : shares_) {
+    if (homes_[share.parameter].unit == static_cast<size_t>(number)) {
+      share.whole.add_(share.own);
+      share.own.zero_();
+    }
+  }
+  return gradients_.narrow(0, unit.first, unit.layout.elements);
+}
+
+at::Tensor Parameters::make_bucket(int64_t unit) const {
+  return at::zeros({unit_layout(unit).elements},
+                   at::TensorOptions(device_.where).dtype(at::kFloat));
+}
+
+Tensors Parameters::gradients_in_buckets(
+    int64_t layer, const std::function<const at::Tensor&(int64_t)>& find) const {
+  Tensors gradients;
+  for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
+    const Home& home = homes_[index];
+    const ParameterSpec& spec = all_[index].spec;
+    const int64_t first = unit_layout(static_cast<int64_t>(home.unit)).ranges[home.range].first;
+    gradients.push_back(find(static_cast<int64_t>(home.unit))
+                            .narrow(0, first + home.offset, spec.count())
+                            .view(spec.shape));
+  }
+  return gradients;
+}
+
+void Parameters::add_pieces(int64_t number, int64_t layer, const at::Tensor& bucket) {
+  const c10::NoGradGuard no_grad;
+  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
+  for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
+    const UnitRange& range = unit.layout.ranges[i];
+    at::Tensor target = own_piece(own_gradients_, unit, i);
+    for (const Share& share : shares_) {
+      if (share.layer == layer && homes_[share.parameter].unit == static_cast<size_t>(number)) {
+        target = share.own;
+      }
+    }
+    // Beside the rank's own work: a plain loop, not threads that would take its cores.
+    float* const sums = target.data_ptr<float>();
+    const float* const added =
+        bucket.const_data_ptr<float>() + range.first + range.piece_first(replica_);
+    const int64_t count = range.piece_count(replica_);
+    for (int64_t element = 0; element < count; ++element) {
+      sums[element] += added[element];
+    }
+  }
 }
 
 const Parameter* Parameters::find(const std::string& name) const {
@@ -231,7 +493,7 @@ void Parameters::zero_gradients() {
   if (device_.is_gpu()) {
     empty_gpu_gradients(*this);
   } else {
-    gradients_.zero_();
+    (has_own_gradients() ? own_gradients_ : gradients_).zero_();
     for (Share& share : shares_) {
       share.own.zero_();
     }
@@ -249,10 +511,32 @@ void Parameters::complete_gradients() {
   }
 }
 
+Tensors Parameters::gradient_buffers() const {
+  Tensors buffers{gradients_};
+  for (const Share& share : shares_) {
+    buffers.push_back(share.own);
+  }
+  return buffers;
+}
+
 void Parameters::refresh_compute() {
-  if (compute_type_ != at::kFloat) {
-    const c10::NoGradGuard no_grad;
-    compute_.copy_(weights_);
+  const c10::NoGradGuard no_grad;
+  if (!has_own_weights()) {
+    if (compute_type_ != at::kFloat) {
+      compute_.copy_(weights_);
+    }
+    return;
+  }
+  if (shard_ == program::Shard::Parameters) {
+    return;  // layers see what is gathered
+  }
+  for (const PlacedUnit& unit : units_) {
+    for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
+      const UnitRange& range = unit.layout.ranges[i];
+      range_view(unit, i)
+          .narrow(0, range.piece_first(replica_), range.piece_count(replica_))
+          .copy_(own_piece(own_weights_, unit, i));
+    }
   }
 }
 

@@ -1,8 +1,12 @@
 // All parameters of a chain in flat buffers: float32 weights, their gradients and, for a lower
 // compute precision, a copy of the weights in it. Each parameter is a view. Flat buffers make norm,
 // optimizer, sharding and saving single passes.
+//
+// Where a rank has replicas, they may divide this among themselves (docs/data_parallel.md): of what is
+// sharded a rank has only its pieces of each unit (units.h), one after the other, in buffers of its own.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -10,15 +14,25 @@
 
 #include "penstock/device/device.h"
 #include "penstock/model/chain.h"
+#include "penstock/model/units.h"
 
 namespace penstock::model {
 
 struct Parameter {
   ParameterSpec spec;
-  int64_t offset = 0;   // into the flat buffers, in elements; 64-byte aligned
+  int64_t offset = 0;  // into the flat buffers, in elements; 64-byte aligned
+  // Undefined where the rank does not have it whole.
   at::Tensor weight;    // float32
   at::Tensor gradient;  // float32
   at::Tensor compute;   // what layers see: the weight itself, or its copy in the compute precision
+};
+
+// A stretch of a parameter that this rank's optimizer moves: all of it, where nothing is sharded.
+struct Segment {
+  size_t parameter = 0;  // index into Parameters::all()
+  int64_t first = 0;     // element of the parameter
+  int64_t count = 0;
+  int64_t offset = 0;  // into the optimizer's state buffers
 };
 
 class Parameters {
@@ -32,7 +46,8 @@ class Parameters {
              const Part& part,
              at::ScalarType compute_type,
              uint64_t seed,
-             const device::Device& device);
+             const device::Device& device,
+             const Replication& replication = {});
 
   // What a flat buffer of these parameters has, padding included.
   static int64_t flat_elements(const std::vector<ParameterSpec>& specs);
@@ -47,7 +62,18 @@ class Parameters {
   at::ScalarType compute_type() const { return compute_type_; }
   const device::Device& device() const { return device_; }
 
-  // Flat buffers, padding included (padding is always zero).
+  program::Shard shard() const { return shard_; }
+  int32_t replicas() const { return replicas_; }
+  int32_t replica() const { return replica_; }
+
+  // What this rank's optimizer moves, in the order of all(); and the elements of a state buffer.
+  const std::vector<Segment>& segments() const { return segments_; }
+  int64_t state_elements() const { return state_elements_; }
+  // Flat float32 views of a segment's weights, and of its gradients once they are complete.
+  at::Tensor own_weights(const Segment& segment) const;
+  at::Tensor own_gradients(const Segment& segment) const;
+
+  // Flat buffers, padding included (padding is always zero). Undefined where they are sharded.
   at::Tensor flat_weights() const { return weights_; }
   at::Tensor flat_gradients() const { return gradients_; }
   at::Tensor flat_compute() const { return compute_; }  // the weights themselves in float32
@@ -63,17 +89,67 @@ class Parameters {
   // Of layer i, in a copy. Views: they hold no memory beside the copy's.
   Tensors weights_in(const Tensors& copy, int64_t layer) const;
 
+  // Units are numbered as in Replication; has_unit: whether layers of this rank use it.
+  int64_t num_units() const { return static_cast<int64_t>(units_.size()); }
+  bool has_unit(int64_t unit) const { return units_[static_cast<size_t>(unit)].is_here; }
+  std::vector<int64_t> units_of(int64_t layer) const;  // that it uses
+  const UnitLayout& unit_layout(int64_t unit) const {
+    return units_[static_cast<size_t>(unit)].layout;
+  }
+  // Weights sharded: room for a whole unit as layers see it, a tensor for each of its ranges, with this
+  // rank's pieces filled in; the others' are to come from them. Else the unit where it lies.
+  Tensors unit_weights(int64_t unit) const;
+  // Of layer i, in units that are whole; `find` gives those. Views.
+  Tensors weights_in_units(int64_t layer,
+                           const std::function<const Tensors&(int64_t unit)>& find) const;
+
+  // The gradients of a unit, whole, where they are not sharded; those of parameters that several layers
+  // share are complete afterwards.
+  at::Tensor unit_gradients(int64_t unit);
+  // Where they are sharded, a backward adds to buckets: one for each unit of its layer, flat, zero at
+  // first. Views of them as the layer wants them.
+  at::Tensor make_bucket(int64_t unit) const;
+  Tensors gradients_in_buckets(int64_t layer,
+                               const std::function<const at::Tensor&(int64_t unit)>& find) const;
+  // Adds this rank's pieces of a bucket that a backward of `layer` has filled to its gradients.
+  void add_pieces(int64_t unit, int64_t layer, const at::Tensor& bucket);
+
   // On a GPU those that a product will overwrite are only marked as empty.
   void zero_gradients();
   // To be called before gradients are read as a whole. Zeros those that nobody has written since, and
   // adds up the shares of those that several layers have part in.
   void complete_gradients();
-  // Brings the compute copies up to date; to be called whenever weights have changed.
+  // The buffers that layers add to, where they are whole: those of shared parameters apart.
+  Tensors gradient_buffers() const;
+  // Brings what layers see of this rank's segments up to date; to be called whenever weights have
+  // changed. What the replicas have moved comes by gathering units.
   void refresh_compute();
 
  private:
+  struct PlacedUnit {
+    bool is_here = false;
+    UnitLayout layout;
+    int64_t first = 0;                   // element of the flat order
+    int64_t own_first = 0;               // of this rank's pieces, one after the other
+    std::vector<int64_t> float32_first;  // of a range that stays float32: into float32_
+  };
+  // Where a parameter lies in its unit.
+  struct Home {
+    size_t unit = 0;
+    size_t range = 0;
+    int64_t offset = 0;  // element of the range
+  };
+
   void place(const std::vector<ParameterSpec>& specs);
+  void place_units(const Chain& chain, const Part& part, const Replication& replication);
+  void allocate();
+  void find_segments();
   void initialise(uint64_t seed);
+  // Buffers of their own hold the pieces of what is sharded.
+  bool has_own_weights() const { return own_weights_.defined(); }
+  bool has_own_gradients() const { return own_gradients_.defined(); }
+  at::Tensor own_piece(const at::Tensor& own, const PlacedUnit& unit, size_t range) const;
+  at::Tensor range_view(const PlacedUnit& unit, size_t range) const;
   void collect(int64_t layer, const std::vector<ParameterSpec>& specs, std::set<std::string>& seen);
 
   device::Device device_;
@@ -81,14 +157,26 @@ class Parameters {
   std::vector<Parameter> all_;
   std::map<std::string, size_t> index_;
   int64_t count_ = 0;
+  int64_t elements_ = 0;  // of a flat buffer
+  program::Shard shard_ = program::Shard::None;
+  int32_t replicas_ = 1;
+  int32_t replica_ = 0;
+  std::vector<PlacedUnit> units_;  // of the chain; none where there is one replica
+  std::vector<Home> homes_;        // of all_, likewise
+  std::vector<Segment> segments_;
+  int64_t state_elements_ = 0;
   at::Tensor weights_, gradients_, compute_;
+  at::Tensor float32_;                      // sharded: whole parameters that stay float32
+  at::Tensor own_weights_, own_gradients_;  // sharded: the pieces
   std::vector<Tensors> layer_weights_, layer_gradients_;
   std::vector<std::vector<size_t>> layer_parameters_;  // indices into all_
   // CPU: a parameter that several layers share (an embedding's table that is the head's, too) has a
   // gradient for each but the first, added up when all micro-batches are done. That is the order in
   // which ranks that have these layers apart add them.
   struct Share {
-    at::Tensor whole, own;
+    at::Tensor whole, own;  // of sharded gradients, the pieces
+    int64_t layer = 0;      // whose gradient it is
+    size_t parameter = 0;   // index into all_
   };
   std::vector<Share> shares_;
 };

@@ -1,71 +1,88 @@
 #include "penstock/optim/optimizer.h"
 
 #include <cmath>
+#include <span>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "penstock/base/error.h"
+#include "penstock/comm/group.h"
 #include "penstock/kernels/optimizers.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/gpu_optimizer.h"
+#include "penstock/optim/onebit.h"
 
 namespace penstock::optim {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 15;      // elements per piece of work
-constexpr int64_t kNormBlock = 1 << 16;  // elements per partial sum of the norm
+constexpr int64_t kGrain = 1 << 15;  // elements per piece of work
+// Elements per partial sum of a norm. Ranks have whole blocks.
+constexpr int64_t kNormBlock = model::kPieceGrain;
 
 StateBuffer zeros_like_parameters(const std::string& name, const model::Parameters& parameters) {
-  return {name, at::zeros_like(parameters.flat_weights())};
+  const at::TensorOptions options = at::TensorOptions(parameters.device().where).dtype(at::kFloat);
+  return {name, at::zeros({parameters.state_elements()}, options)};
 }
 
 struct Range {
-  int64_t first = 0, count = 0;
+  size_t sum = 0;  // that it is a part of
+  const float* values = nullptr;
+  int64_t count = 0;
 };
 
-// The sum of squares of each range. Blocks of fixed size begin with a range, so that neither threads
-// nor neighbours change its bits.
-Squares squares_of(const float* values, const std::vector<Range>& ranges) {
-  struct Block {
-    size_t range;
-    Range part;
-  };
-  std::vector<Block> blocks;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    for (int64_t done = 0; done < ranges[i].count; done += kNormBlock) {
-      blocks.push_back({i, {ranges[i].first + done, std::min(kNormBlock, ranges[i].count - done)}});
+// Sums of squares. Blocks of fixed size begin with a range, so that neither threads nor neighbours
+// change the bits.
+Squares squares_of(const std::vector<Range>& ranges, size_t sums) {
+  std::vector<Range> blocks;
+  for (const Range& range : ranges) {
+    for (int64_t done = 0; done < range.count; done += kNormBlock) {
+      blocks.push_back({range.sum, range.values + done, std::min(kNormBlock, range.count - done)});
     }
   }
-  std::vector<double> sums(blocks.size());
-  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+  std::vector<double> parts(blocks.size());
+  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 16, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
-      const Range& part = blocks[static_cast<size_t>(at)].part;
-      sums[static_cast<size_t>(at)] = kernels::sum_of_squares(values + part.first, part.count);
+      const Range& block = blocks[static_cast<size_t>(at)];
+      parts[static_cast<size_t>(at)] = kernels::sum_of_squares(block.values, block.count);
     }
   });
-  Squares squares(ranges.size(), 0);
+  Squares squares(sums);
   for (size_t at = 0; at < blocks.size(); ++at) {
-    squares[blocks[at].range] += sums[at];
+    squares[blocks[at].sum].add(parts[at]);
   }
   return squares;
 }
 
-// Calls update(parameter, first element, range) for pieces of every parameter, over all threads.
+// Calls update(parameter, first element of the state, range) for pieces of every segment, over all
+// threads.
 template <typename Update>
 void for_each_range(model::Parameters& parameters, double gradient_scale, const Update& update) {
-  float* weights = parameters.flat_weights().data_ptr<float>();
-  const float* gradients = parameters.flat_gradients().data_ptr<float>();
-  for (const model::Parameter& parameter : parameters.all()) {
-    at::parallel_for(0, parameter.spec.count(), kGrain, [&](int64_t begin, int64_t end) {
-      const int64_t first = parameter.offset + begin;
+  for (const model::Segment& segment : parameters.segments()) {
+    float* weights = parameters.own_weights(segment).data_ptr<float>();
+    const float* gradients = parameters.own_gradients(segment).data_ptr<float>();
+    at::parallel_for(0, segment.count, kGrain, [&](int64_t begin, int64_t end) {
       update(
-          parameter,
-          first,
+          parameters.all()[segment.parameter],
+          segment.offset + begin,
           kernels::UpdateRange{
-              weights + first, gradients + first, end - begin, static_cast<float>(gradient_scale)});
+              weights + begin, gradients + begin, end - begin, static_cast<float>(gradient_scale)});
     });
+  }
+}
+
+// Of all replicas, which have other pieces of the same sums.
+void add_over_replicas(std::vector<ExactSum>& sums, comm::Group& replicas) {
+  std::vector<double> own;
+  for (const ExactSum& sum : sums) {
+    own.insert(own.end(), {sum.high, sum.low});
+  }
+  const std::vector<double> all =
+      replicas.all_gather(own, [] { return std::string("the norms of weights and updates"); });
+  std::fill(sums.begin(), sums.end(), ExactSum());
+  for (size_t i = 0; i < all.size(); i += 2) {
+    sums[i % own.size() / 2].add(ExactSum(all[i], all[i + 1]));
   }
 }
 
@@ -156,41 +173,79 @@ class Lamb final : public Optimizer {
   Lamb(const config::TrainOptions& train, const model::Parameters& parameters) : train_(train) {
     state_ = {zeros_like_parameters("exp_avg", parameters),
               zeros_like_parameters("exp_avg_sq", parameters)};
-    int64_t largest = 0;
-    for (const model::Parameter& parameter : parameters.all()) {
-      largest = std::max(largest, parameter.spec.count());
-    }
-    update_ = at::zeros({largest}, at::kFloat);
+    is_sharded_ = parameters.shard() != program::Shard::None;
+    update_ = at::zeros({lamb_update_elements(parameters)}, at::kFloat);
   }
 
+  // One tensor after the other where the rank has them whole. Where it has pieces, all at once, for the
+  // ratios need the other ranks'.
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     const kernels::AdamSettings settings = adam_settings(train_, rate, ++steps_done_);
-    for (const model::Parameter& parameter : parameters.all()) {
-      update_tensor(parameters, parameter, settings, gradient_scale);
+    const std::vector<model::Segment>& segments = parameters.segments();
+    if (is_sharded_) {
+      PENSTOCK_CHECK(replicas_ != nullptr, "an optimizer over pieces does not know its replicas");
+      move(parameters, segments, settings, gradient_scale);
+      return;
+    }
+    for (size_t i = 0; i < segments.size(); ++i) {
+      move(parameters, std::span(segments).subspan(i, 1), settings, gradient_scale);
     }
   }
 
  private:
-  void update_tensor(model::Parameters& parameters,
-                     const model::Parameter& parameter,
-                     kernels::AdamSettings settings,
-                     double gradient_scale) {
-    const int64_t count = parameter.spec.count();
-    const bool is_scaled = parameter.spec.has_weight_decay;
-    settings.weight_decay = is_scaled ? settings.weight_decay : 0;
-    float* weights = parameters.flat_weights().data_ptr<float>() + parameter.offset;
-    const float* gradients = parameters.flat_gradients().data_ptr<float>() + parameter.offset;
-    float* mean = state_[0].flat.data_ptr<float>() + parameter.offset;
-    float* mean_square = state_[1].flat.data_ptr<float>() + parameter.offset;
-    float* update = update_.data_ptr<float>();
-    // Fixed pieces, so that the norms do not depend on the number of threads.
-    const int64_t pieces = (count + kGrain - 1) / kGrain;
-    std::vector<kernels::LambNorms> norms(static_cast<size_t>(pieces));
-    at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+  void move(model::Parameters& parameters,
+            std::span<const model::Segment> segments,
+            const kernels::AdamSettings& settings,
+            double gradient_scale) {
+    // Of weights and of the update, by parameter.
+    std::vector<ExactSum> norms(2 * parameters.all().size());
+    int64_t done = 0;
+    for (const model::Segment& segment : segments) {
+      find_direction(
+          parameters, segment, settings, gradient_scale, done, &norms[2 * segment.parameter]);
+      done += segment.count;
+    }
+    if (is_sharded_) {
+      add_over_replicas(norms, *replicas_);
+    }
+    done = 0;
+    for (const model::Segment& segment : segments) {
+      const double weights = norms[2 * segment.parameter].value();
+      const double update = norms[2 * segment.parameter + 1].value();
+      const bool is_scaled = parameters.all()[segment.parameter].spec.has_weight_decay;
+      const double ratio = is_scaled && weights > 0 && update > 0 ? std::sqrt(weights / update) : 1;
+      const float scaled_rate = static_cast<float>(static_cast<double>(settings.lr) * ratio);
+      float* values = parameters.own_weights(segment).data_ptr<float>();
+      const float* direction = update_.data_ptr<float>() + done;
+      at::parallel_for(0, segment.count, kGrain, [&](int64_t begin, int64_t end) {
+        kernels::lamb_apply(values + begin, direction + begin, end - begin, scaled_rate);
+      });
+      done += segment.count;
+    }
+  }
+
+  void find_direction(model::Parameters& parameters,
+                      const model::Segment& segment,
+                      kernels::AdamSettings settings,
+                      double gradient_scale,
+                      int64_t at,
+                      ExactSum* norms) {
+    if (!parameters.all()[segment.parameter].spec.has_weight_decay) {
+      settings.weight_decay = 0;
+    }
+    float* weights = parameters.own_weights(segment).data_ptr<float>();
+    const float* gradients = parameters.own_gradients(segment).data_ptr<float>();
+    float* mean = state_[0].flat.data_ptr<float>() + segment.offset;
+    float* mean_square = state_[1].flat.data_ptr<float>() + segment.offset;
+    float* update = update_.data_ptr<float>() + at;
+    // Fixed pieces, so that the norms depend neither on threads nor on ranks.
+    const int64_t pieces = (segment.count + kNormBlock - 1) / kNormBlock;
+    std::vector<kernels::LambNorms> parts(static_cast<size_t>(pieces));
+    at::parallel_for(0, pieces, 8, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * kGrain;
-        const int64_t size = std::min(kGrain, count - first);
-        norms[static_cast<size_t>(piece)] = kernels::lamb_direction(
+        const int64_t first = piece * kNormBlock;
+        const int64_t size = std::min(kNormBlock, segment.count - first);
+        parts[static_cast<size_t>(piece)] = kernels::lamb_direction(
             {weights + first, gradients + first, size, static_cast<float>(gradient_scale)},
             mean + first,
             mean_square + first,
@@ -198,21 +253,15 @@ class Lamb final : public Optimizer {
             settings);
       }
     });
-    kernels::LambNorms total{};
-    for (const kernels::LambNorms& piece : norms) {
-      total.weights += piece.weights;
-      total.update += piece.update;
+    for (const kernels::LambNorms& part : parts) {
+      norms[0].add(part.weights);
+      norms[1].add(part.update);
     }
-    const bool has_ratio = is_scaled && total.weights > 0 && total.update > 0;
-    const double ratio = has_ratio ? std::sqrt(total.weights / total.update) : 1;
-    const float scaled_rate = static_cast<float>(static_cast<double>(settings.lr) * ratio);
-    at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
-      kernels::lamb_apply(weights + begin, update + begin, end - begin, scaled_rate);
-    });
   }
 
   config::TrainOptions train_;
-  at::Tensor update_;  // the direction of the tensor at hand
+  bool is_sharded_ = false;
+  at::Tensor update_;  // the directions of the tensors at hand
 };
 
 }  // namespace
@@ -227,6 +276,15 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
   }
   if (train.optimizer == "sgd") {
     return std::make_unique<Sgd>(train, parameters);
+  }
+  if (train.optimizer == "onebit-adam") {
+    return make_onebit_adam(train, parameters);
+  }
+  if (train.optimizer == "zeroone-adam") {
+    return make_zeroone_adam(train, parameters);
+  }
+  if (train.optimizer == "onebit-lamb") {
+    return make_onebit_lamb(train, parameters);
   }
   PENSTOCK_CHECK(train.optimizer == "lamb", "no optimizer ", train.optimizer);
   return std::make_unique<Lamb>(train, parameters);
@@ -246,25 +304,49 @@ Updated Optimizer::updated() {
   return updated_;
 }
 
+int64_t lamb_update_elements(const model::Parameters& parameters) {
+  if (parameters.shard() != program::Shard::None) {
+    return parameters.state_elements();
+  }
+  int64_t largest = 0;
+  for (const model::Parameter& parameter : parameters.all()) {
+    largest = std::max(largest, parameter.spec.count());
+  }
+  return largest;
+}
+
 double flat_norm(const at::Tensor& flat) {
   if (flat.is_cuda()) {
     return at::linalg_vector_norm(flat).item<double>();
   }
-  return norm_of(squares_of(flat.data_ptr<float>(), {{0, flat.numel()}}));
+  return norm_of(squares_of({{0, flat.data_ptr<float>(), flat.numel()}}, 1));
+}
+
+double weight_norm(const model::Parameters& parameters) {
+  if (parameters.shard() == program::Shard::None) {
+    return flat_norm(parameters.flat_weights());
+  }
+  std::vector<Range> ranges;
+  for (const model::Segment& segment : parameters.segments()) {
+    ranges.push_back({0, parameters.own_weights(segment).const_data_ptr<float>(), segment.count});
+  }
+  return norm_of(squares_of(ranges, 1));
 }
 
 Squares gradient_squares(const model::Parameters& parameters) {
   std::vector<Range> ranges;
-  for (const model::Parameter& parameter : parameters.all()) {
-    ranges.push_back({parameter.offset, parameter.spec.count()});
+  for (const model::Segment& segment : parameters.segments()) {
+    ranges.push_back({segment.parameter,
+                      parameters.own_gradients(segment).const_data_ptr<float>(),
+                      segment.count});
   }
-  return squares_of(parameters.flat_gradients().data_ptr<float>(), ranges);
+  return squares_of(ranges, parameters.all().size());
 }
 
 double norm_of(const Squares& squares) {
   double total = 0;
-  for (const double sum : squares) {
-    total += sum;
+  for (const ExactSum& sum : squares) {
+    total += sum.value();
   }
   return std::sqrt(total);
 }

@@ -3,41 +3,55 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "penstock/base/exact_sum.h"
 #include "penstock/config/recipe.h"
+#include "penstock/model/parameters.h"
 #include "penstock/optim/lr_schedule.h"
 
-namespace penstock::model {
-class Parameters;
+namespace penstock::comm {
+class Group;
 }
-
 namespace penstock::optim {
 
 // One value per parameter element that outlives the step: a moment, say. Flat, laid out as the
-// parameters are.
+// parameters' segments are.
 struct StateBuffer {
   std::string name;  // "exp_avg"
   at::Tensor flat;   // float32
+  // Each replica has its own values, of all elements, laid out as Parameter::offset says.
+  bool is_per_replica = false;
+  // Every replica has all elements, laid out as Parameter::offset says, whatever is sharded. Right are
+  // those of its segments; all are to be loaded.
+  bool is_whole = false;
+  // One value for each parameter, in their order, the same at every replica.
+  bool is_per_parameter = false;
+  // Where given, the stretches that this replica has, and no other has: in the place of
+  // Parameters::segments().
+  std::optional<std::vector<model::Segment>> stretches = std::nullopt;
 };
 
-// Sums of squares of parameters' gradients, in the order of the parameters.
-using Squares = std::vector<double>;
+// Sums of squares of parameters' gradients, in the order of the parameters; of sharded ones, those of
+// this rank's pieces.
+using Squares = std::vector<ExactSum>;
 
 struct UpdateSettings {
   Rate rate;
   double clip = 0;        // largest norm of the gradients; 0: none
   double loss_scale = 1;  // the gradients are this many times too large
-  // Where several ranks share the model: from the squares of this rank's parameters to those of all
+  // Where several ranks share the model: from the squares of this rank's pieces to those of all
   // parameters, in the order of the chain, so that every cut gives the same norm.
   std::function<Squares(const Squares&)> gather = nullptr;
 };
 
 struct Updated {
-  double norm = 0;          // of the gradients, before clipping and without the loss scale
+  double norm = 0;          // of the gradients, before clipping and without the loss scale; where
+                            // replicas have only their own, an estimate (docs/onebit.md)
   bool was_applied = true;  // false: the norm is not finite, and nothing was changed
 };
 
@@ -54,6 +68,19 @@ class Optimizer {
   // leaves compute copies to Parameters::refresh_compute.
   virtual void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
 
+  // The ranks that have replicas of these parameters, for what an update needs of the other pieces of a
+  // tensor. To be called before the first step where there is more than one.
+  void set_replicas(comm::Group& group) { replicas_ = &group; }
+
+  // Whether the next update is to find gradients that were added up over the replicas. Else it gets this
+  // replica's own, whole, and does itself what the replicas need of each other (docs/onebit.md).
+  virtual bool wants_reduced_gradients() const { return true; }
+  // Whether all replicas have the same weights, as they do but for steps that each takes by itself. Only
+  // then can they be saved or compared.
+  virtual bool replicas_agree() const { return true; }
+  // What the last update sent to other replicas.
+  virtual int64_t last_sent_bytes() const { return 0; }
+
   const std::vector<StateBuffer>& state() const { return state_; }
   int64_t steps_done() const { return steps_done_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
@@ -61,6 +88,7 @@ class Optimizer {
  protected:
   std::vector<StateBuffer> state_;
   int64_t steps_done_ = 0;
+  comm::Group* replicas_ = nullptr;
 
  private:
   Updated updated_;
@@ -69,11 +97,16 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters);
 
+// LAMB's own memory beside its state, in elements.
+int64_t lamb_update_elements(const model::Parameters& parameters);
+
 // Euclidean norm of a flat float32 buffer. The same bits for any number of threads.
 double flat_norm(const at::Tensor& flat);
 
-// Of each parameter's gradient; the same bits for any number of threads and whatever lies beside it.
+// Of each parameter's gradient; the same bits for any number of threads, whatever lies beside it, and
+// (added up over them) however many ranks have pieces of it.
 Squares gradient_squares(const model::Parameters& parameters);
+double weight_norm(const model::Parameters& parameters);  // of this rank's pieces
 double norm_of(const Squares& squares);
 double gradient_norm(const model::Parameters& parameters);  // of all gradients together
 

@@ -19,16 +19,6 @@ constexpr schedule::Kind kAllKinds[] = {schedule::Kind::OneFOneB,
                                         schedule::Kind::ZeroBubbleH2,
                                         schedule::Kind::ZeroBubbleV};
 
-// The share of the step in which ranks do not compute.
-double idle_share(const program::Timeline& timeline) {
-  double busy = 0;
-  for (const program::RankTimeline& rank : timeline.ranks) {
-    busy += rank.compute_seconds();
-  }
-  const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
-  return all > 0 ? 1 - busy / all : 0;
-}
-
 class PipelinePlanner {
  public:
   struct CutChoice {
@@ -246,6 +236,15 @@ std::vector<schedule::Kind> candidates(const CostTable& table, const PipelineReq
 }
 
 }  // namespace
+
+double idle_share(const program::Timeline& timeline) {
+  double busy = 0;
+  for (const program::RankTimeline& rank : timeline.ranks) {
+    busy += rank.compute_seconds();
+  }
+  const double all = timeline.seconds * static_cast<double>(timeline.ranks.size());
+  return all > 0 ? 1 - busy / all : 0;
+}
 
 PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request) {
   std::vector<PipelineResult> results;

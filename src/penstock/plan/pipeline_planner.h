@@ -10,6 +10,7 @@
 
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/slots.h"
+#include "penstock/program/simulate.h"
 
 namespace penstock::plan {
 
@@ -41,6 +42,10 @@ struct PipelineResult {
   std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do
   std::vector<std::string> binding;  // of each rank: the instruction that holds most
   int64_t recomputed_forwards = 0;
+  // With replicas: what the rank that sends most sends them in a step, and how much of it because weights
+  // are gathered for every use and not once.
+  int64_t sent_bytes = 0;
+  int64_t gathered_again_bytes = 0;
 
   // The other schedules that were looked at.
   struct RunnerUp {
@@ -51,6 +56,9 @@ struct PipelineResult {
   };
   std::vector<RunnerUp> runners_up;
 };
+
+// The share of a timeline in which ranks do not compute.
+double idle_share(const program::Timeline& timeline);
 
 // ConfigError for cuts that are none, and for more stages than layers.
 PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request);

@@ -9,6 +9,34 @@
 
 namespace penstock::program {
 
+namespace {
+
+char letter_of(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::Activation:
+      return 'x';
+    case ValueKind::Saved:
+      return 's';
+    case ValueKind::Gradient:
+      return 'd';
+    case ValueKind::Targets:
+      return 't';
+    case ValueKind::WeightWork:
+      return 'w';
+    case ValueKind::Weights:
+      return 'v';
+    case ValueKind::Gathered:
+      return 'p';
+    case ValueKind::Bucket:
+      return 'g';
+    case ValueKind::Reduced:
+      return 'r';
+  }
+  throw InternalError("no such kind of value");
+}
+
+}  // namespace
+
 int64_t bytes_of(const std::vector<Resident>& residents) {
   int64_t sum = 0;
   for (const Resident& resident : residents) {
@@ -62,12 +90,38 @@ std::string_view op_name(Op op) {
       return "step";
     case Op::Stash:
       return "stash";
+    case Op::Gather:
+      return "gather";
+    case Op::Reduce:
+      return "reduce";
   }
   return "unknown operation";  // verify() refuses it
 }
 
 bool is_transfer(Op op) {
   return op == Op::Send || op == Op::Receive;
+}
+
+bool is_collective(Op op) {
+  return op == Op::Gather || op == Op::Reduce;
+}
+
+bool is_of_a_unit(ValueKind kind) {
+  return kind == ValueKind::Gathered || kind == ValueKind::Bucket || kind == ValueKind::Reduced;
+}
+
+std::string_view shard_name(Shard shard) {
+  switch (shard) {
+    case Shard::None:
+      return "none";
+    case Shard::Optimizer:
+      return "optimizer";
+    case Shard::Gradients:
+      return "gradients";
+    case Shard::Parameters:
+      return "parameters";
+  }
+  throw InternalError("no such sharding");
 }
 
 std::vector<std::string> value_names(const RankProgram& rank) {
@@ -77,16 +131,12 @@ std::vector<std::string> value_names(const RankProgram& rank) {
   for (const Value& value : rank.values) {
     const int count = ++times[{value.kind, value.layer, value.micro_batch}];
     const std::string again = count > 1 ? cat("#", count) : "";
-    if (value.kind == ValueKind::Targets || value.kind == ValueKind::Weights) {
-      const char* letter = value.kind == ValueKind::Targets ? "t." : "v.";
-      names.push_back(cat(letter, value.micro_batch, again));
-    } else {
-      const char letter = value.kind == ValueKind::Activation   ? 'x'
-                          : value.kind == ValueKind::Saved      ? 's'
-                          : value.kind == ValueKind::WeightWork ? 'w'
-                                                                : 'd';
-      names.push_back(cat(letter, value.layer, ".", value.micro_batch, again));
-    }
+    const bool has_layer = value.kind != ValueKind::Targets && value.kind != ValueKind::Weights;
+    names.push_back(cat(letter_of(value.kind),
+                        has_layer ? std::to_string(value.layer) : "",
+                        ".",
+                        value.micro_batch,
+                        again));
   }
   return names;
 }
@@ -102,8 +152,11 @@ Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& 
 
 std::string describe(const Program& program, const Instruction& instruction) {
   std::string text(op_name(instruction.op));
-  if (instruction.layer >= 0 && instruction.layer < program.loss_index()) {
-    text += cat(" of ", program.layers[static_cast<size_t>(instruction.layer)].name);
+  const auto index = static_cast<size_t>(instruction.layer);  // of none: beyond all
+  if (is_collective(instruction.op)) {
+    text += index < program.units.size() ? cat(" of ", program.units[index].name) : "";
+  } else if (index < program.layers.size()) {
+    text += cat(" of ", program.layers[index].name);
   }
   if (instruction.micro_batch >= 0) {
     text += cat(", micro-batch ", instruction.micro_batch);

@@ -1,8 +1,8 @@
 // The training step, spelled out: one instruction list per rank. Planners write it; verify,
 // simulate, the executor and the painter read it. Ranks begin a step together, and none begins its
 // optimizer's step before all have reached theirs. The program of an asynchronous pipeline has several
-// updates of the weights, each rank's when it comes to it. docs/program.md gives the meaning of every
-// field.
+// updates of the weights, each rank's when it comes to it. Replicas run the same layers with micro-batches
+// of their own, and add up their gradients. docs/program.md gives the meaning of every field.
 //
 // Nothing here knows a tensor. A value is made once, by one instruction (or given at the start), and
 // freed once; a recomputed activation is a new value.
@@ -22,6 +22,9 @@ enum class ValueKind {
   Targets,     // t: what the loss compares with; `layer` is the number of layers
   WeightWork,  // w: what the weight half of the backward of `layer` still needs
   Weights,     // v: the rank's weights after `micro_batch` updates; `layer` is the number of layers
+  Gathered,    // p: the whole weights of a unit; `layer` is the unit, here and below
+  Bucket,      // g: the whole gradient of a unit, of one micro-batch
+  Reduced,     // r: holds nothing; says that a reduce is done
 };
 
 struct Value {
@@ -49,10 +52,14 @@ enum class Op {
   Step,            // the optimizer moves the weights
   Stash,           // copies the weights as they are: forward, loss and backward that read the copy
                    // work with it, others with the newest weights
+  Gather,          // all replicas of a stage get the whole weights of a unit
+  Reduce,          // the gradients of a unit are added over the replicas of a stage. Both are only
+                   // started by their instruction; what needs them done waits for all replicas
 };
 
 // A link is what goes out to a peer, an inlet what comes in from one: a line carries both at once.
-enum class ResourceKind { Compute, Copy, Link, Inlet };
+// Replicas: the line to the other replicas of the stage, for gathers and reduces alone.
+enum class ResourceKind { Compute, Copy, Link, Inlet, Replicas };
 
 // What an instruction occupies while it runs. Instructions of one resource run one after the other,
 // in the order of the list; those of different resources overlap as far as their values allow.
@@ -67,7 +74,7 @@ inline constexpr int32_t kKeepNothing = -1;
 
 struct Instruction {
   Op op = Op::Drop;
-  int32_t layer = -1;                        // of a forward or backward; of what is sent
+  int32_t layer = -1;  // of a forward or backward; of what is sent; the unit of a gather or reduce
   int32_t micro_batch = -1;                  // likewise, and of a loss
   int32_t keep = kKeepNothing;               // Forward: index into the layer's ways of keeping
   std::vector<ValueId> reads, makes, frees;  // frees happen when the instruction has ended
@@ -103,6 +110,19 @@ struct Resident {
 
 int64_t bytes_of(const std::vector<Resident>& residents);
 
+// What is cut into pieces of which each replica has one. A gradient that is resident is there whole.
+enum class Shard { None, Optimizer, Gradients, Parameters };
+
+std::string_view shard_name(Shard shard);  // "none", "optimizer", "gradients", "parameters"
+
+// Weights whose gradients are reduced, and which are gathered, at once.
+struct Unit {
+  std::string name;
+  std::vector<int32_t> layers;  // that have parameters in it, ascending; loss_index(): the loss
+
+  bool operator==(const Unit&) const = default;
+};
+
 struct RankProgram {
   int64_t limit_bytes = 0;  // 0: none
   std::vector<Resident> residents;
@@ -120,8 +140,19 @@ struct Program {
   int32_t micro_batches = 1;   // of all updates
   int32_t updates = 1;         // steps; each takes the gradients of as many micro-batches, in order
   bool mixes_weights = false;  // a backward may work with other weights than its forward
-  std::vector<RankProgram> ranks;
+  int32_t replicas = 1;        // of every stage; each runs all micro-batches, of samples of its own
+  Shard shard = Shard::None;
+  // The step itself does what replicas need of each other's gradients, which are resident: there are no
+  // reduces.
+  bool step_reduces = false;
+  std::vector<Unit> units;         // none where there is one replica
+  std::vector<RankProgram> ranks;  // the replicas of a stage follow each other
 
+  int32_t stage_of(int32_t rank) const { return rank / replicas; }
+  int32_t replica_of(int32_t rank) const { return rank % replicas; }
+  // Whether gradients are resident, to be reduced once when all are there; else each micro-batch's go
+  // into buckets of their own.
+  bool keeps_gradients() const { return shard == Shard::None || shard == Shard::Optimizer; }
   int32_t loss_index() const { return static_cast<int32_t>(layers.size()); }
   int32_t update_of(int32_t micro_batch) const { return micro_batch / (micro_batches / updates); }
   bool operator==(const Program&) const = default;
@@ -132,6 +163,8 @@ bool is_way_name(std::string_view name);
 
 std::string_view op_name(Op op);  // "forward"
 bool is_transfer(Op op);          // a send or a receive
+bool is_collective(Op op);        // a gather or a reduce
+bool is_of_a_unit(ValueKind kind);
 
 // The values of one kind and layer that go from one rank to another are a channel: they are sent and
 // received in the same order.
@@ -145,8 +178,8 @@ struct Channel {
 // Of a Send or Receive in the list of rank `rank`.
 Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& instruction);
 
-// "x3.0", "s3.0", "d3.0", "w3.0", "t.0" (layer and micro-batch), "v.2" (updates); what is made again
-// is "x3.0#2".
+// "x3.0", "s3.0", "d3.0", "w3.0", "t.0" (layer and micro-batch), "p3.0", "g3.0", "r3.0" (unit and
+// micro-batch), "v.2" (updates); what is made again is "x3.0#2".
 std::vector<std::string> value_names(const RankProgram& rank);
 
 // "forward of block 0 mlp, micro-batch 1", for people.

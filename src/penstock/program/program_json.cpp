@@ -101,6 +101,21 @@ std::string print(const Program& program) {
                                         program.updates,
                                         ",\n\"mixes_weights\":",
                                         program.mixes_weights ? "true" : "false");
+  std::vector<std::string> units;
+  for (const Unit& unit : program.units) {
+    units.push_back(cat(
+        "{\"name\":", spell_text(unit.name), ",\"layers\":[", join(spell_layers(unit), ","), "]}"));
+  }
+  const std::string replicas = !has_replicas(program)
+                                   ? ""
+                                   : cat(",\n\"replicas\":",
+                                         program.replicas,
+                                         ",\n\"shard\":\"",
+                                         shard_name(program.shard),
+                                         "\"",
+                                         program.step_reduces ? ",\n\"step_reduces\":true" : "",
+                                         ",\n\"units\":",
+                                         print_lines(units));
   return cat("{\"",
              kVersionKey,
              "\":",
@@ -108,6 +123,7 @@ std::string print(const Program& program) {
              ",\n\"micro_batches\":",
              program.micro_batches,
              updates,
+             replicas,
              ",\n\"layers\":",
              print_lines(layers),
              ",\n\"ranks\":",
@@ -126,7 +142,16 @@ class JsonParser {
     reader_.read_version(number(kVersionKey, member(root, kVersionKey)));
     check_keys("a program",
                root,
-               {kVersionKey, "micro_batches", "updates", "mixes_weights", "layers", "ranks"});
+               {kVersionKey,
+                "micro_batches",
+                "updates",
+                "mixes_weights",
+                "replicas",
+                "shard",
+                "step_reduces",
+                "units",
+                "layers",
+                "ranks"});
     reader_.read_micro_batches(number("micro_batches", member(root, "micro_batches")));
     if (root.contains("updates") || root.contains("mixes_weights")) {
       const json& mixes = member(root, "mixes_weights");
@@ -138,6 +163,7 @@ class JsonParser {
       read_layer(layer);
     }
     reader_.set_place(origin_);
+    read_replicas(root);
     for (const json& rank : list("ranks", member(root, "ranks"))) {
       read_rank(rank, reader_.program().ranks.size());
     }
@@ -158,6 +184,36 @@ class JsonParser {
     require(layer.is_object(), "a layer", layer, "an object");
     check_keys("a layer", layer, {"name", "ways"});
     reader_.read_layer(text("name", member(layer, "name")), names("ways", member(layer, "ways")));
+  }
+
+  void read_replicas(const json& root) {
+    if (!root.contains("replicas") && !root.contains("shard") && !root.contains("units")) {
+      return;
+    }
+    bool step_reduces = false;
+    if (root.contains("step_reduces")) {
+      const json& said = member(root, "step_reduces");
+      require(said.is_boolean(), "step_reduces", said, "true or false");
+      step_reduces = said.get<bool>();
+    }
+    reader_.read_replicas(number("replicas", member(root, "replicas")),
+                          text("shard", member(root, "shard")),
+                          step_reduces);
+    for (const json& unit : list("units", member(root, "units"))) {
+      reader_.set_place(cat(origin_, ": unit ", reader_.program().units.size()));
+      read_unit(unit);
+    }
+    reader_.set_place(origin_);
+  }
+
+  void read_unit(const json& unit) {
+    require(unit.is_object(), "a unit", unit, "an object");
+    check_keys("a unit", unit, {"name", "layers"});
+    std::vector<std::string> layers;
+    for (const json& layer : list("layers", member(unit, "layers"))) {
+      layers.push_back(number("an item of layers", layer));
+    }
+    reader_.read_unit(text("name", member(unit, "name")), layers);
   }
 
   void read_rank(const json& rank, size_t number_of_rank) {

@@ -3,72 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/quote.h"
-#include "penstock/base/units.h"
+#include "penstock/program/program_fields.h"
+#include "penstock/program/value_name.h"
 
 namespace penstock::program {
 
 namespace {
 
-constexpr std::string_view kNoLimit = "none";
-constexpr std::string_view kNoWay = "nothing";
-constexpr std::string_view kNeedsOutput = "+output";
 constexpr size_t kMaxWayName = 64;
 constexpr double kMaxSeconds = 1e300;             // so that sums stay finite
 constexpr int64_t kMaxExtent = int64_t{1} << 24;  // layers times micro-batches
 constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
-
-constexpr std::array kOps = {Op::Clear,
-                             Op::Forward,
-                             Op::Loss,
-                             Op::Backward,
-                             Op::BackwardInput,
-                             Op::BackwardWeight,
-                             Op::Send,
-                             Op::Receive,
-                             Op::Drop,
-                             Op::Step,
-                             Op::Stash};
-
-constexpr unsigned bit(Op op) {
-  return 1U << static_cast<unsigned>(op);
-}
-
-constexpr unsigned kSend = bit(Op::Send), kReceive = bit(Op::Receive);
-constexpr unsigned kTransfer = kSend | kReceive;
-constexpr unsigned kLayered =
-    bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
-constexpr unsigned kWorking = kLayered | bit(Op::Loss);
-constexpr unsigned kPlaced = kWorking | bit(Op::Clear) | bit(Op::Step) | bit(Op::Stash) | kTransfer;
-constexpr unsigned kAll = kPlaced | bit(Op::Drop);
-
-struct FieldRule {
-  std::string_view name;
-  FieldType type;
-  unsigned taken_by;   // bits of Op
-  unsigned needed_by;  // the others' default: no values, compute, 0
-};
-
-// A receive takes the seconds of its send.
-constexpr std::array kFields = {
-    FieldRule{"layer", FieldType::Integer, kLayered | kTransfer, kLayered | kTransfer},
-    FieldRule{"mb", FieldType::Integer, kWorking | kTransfer, kWorking | kTransfer},
-    FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
-    FieldRule{"reads", FieldType::Names, kAll & ~kReceive, kWorking | kSend},
-    FieldRule{"makes", FieldType::Sizes, kAll & ~kSend, kWorking | kReceive | bit(Op::Stash)},
-    FieldRule{"frees", FieldType::Names, kAll, kWorking | bit(Op::Drop)},
-    FieldRule{"on", FieldType::Word, kAll, kPlaced},
-    FieldRule{"seconds", FieldType::Number, kAll & ~kReceive, kPlaced & ~kReceive},
-    FieldRule{"working", FieldType::Integer, kAll, kPlaced},
-};
 
 std::vector<std::string> field_names(Op op) {
   std::vector<std::string> names;
@@ -84,147 +35,6 @@ const Field* find_field(const std::vector<Field>& fields, std::string_view name)
   const auto found = std::find_if(
       fields.begin(), fields.end(), [&](const Field& field) { return field.name == name; });
   return found == fields.end() ? nullptr : &*found;
-}
-
-// Takes the prefix from `text` if it is there.
-bool take(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) {
-    return false;
-  }
-  text.remove_prefix(prefix.size());
-  return true;
-}
-
-// No leading zero: a value has one name.
-std::optional<int32_t> take_number(std::string_view& text) {
-  int32_t number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto length = static_cast<size_t>(rest - text.data());
-  if (error != std::errc() || text[0] == '-' || (text[0] == '0' && length > 1)) {
-    return std::nullopt;
-  }
-  text.remove_prefix(length);
-  return number;
-}
-
-struct ValueName {
-  ValueKind kind = ValueKind::Activation;
-  int32_t layer = 0;
-  int32_t micro_batch = 0;
-  int32_t making = 1;
-  std::string_view first;  // the name of the first making
-};
-
-std::optional<ValueKind> take_kind(std::string_view& text) {
-  constexpr std::array letters = {std::pair{"x", ValueKind::Activation},
-                                  std::pair{"s", ValueKind::Saved},
-                                  std::pair{"d", ValueKind::Gradient},
-                                  std::pair{"t", ValueKind::Targets},
-                                  std::pair{"w", ValueKind::WeightWork},
-                                  std::pair{"v", ValueKind::Weights}};
-  for (const auto& [letter, kind] : letters) {
-    if (take(text, letter)) {
-      return kind;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<ValueName> parse_value_name(std::string_view text, int32_t loss_index) {
-  const std::string_view whole = text;
-  const std::optional<ValueKind> kind = take_kind(text);
-  if (!kind) {
-    return std::nullopt;
-  }
-  const bool has_layer = *kind != ValueKind::Targets && *kind != ValueKind::Weights;
-  const auto layer = has_layer ? take_number(text) : loss_index;
-  const bool has_dot = take(text, ".");
-  const auto micro_batch = take_number(text);
-  const std::string_view first = whole.substr(0, whole.size() - text.size());
-  std::optional<int32_t> making = 1;
-  if (take(text, "#")) {
-    making = take_number(text);
-    if (making.value_or(0) < 2) {
-      return std::nullopt;
-    }
-  }
-  if (!layer || !has_dot || !micro_batch || !text.empty()) {
-    return std::nullopt;
-  }
-  return ValueName{*kind, *layer, *micro_batch, *making, first};
-}
-
-std::string spell_resource(const Resource& resource) {
-  switch (resource.kind) {
-    case ResourceKind::Compute:
-      PENSTOCK_CHECK(resource.index == 0, "compute ", resource.index);
-      return "compute";
-    case ResourceKind::Copy:
-      return cat("copy:", resource.index);
-    case ResourceKind::Link:
-      return cat("link:", resource.index);
-    case ResourceKind::Inlet:
-      return cat("inlet:", resource.index);
-  }
-  throw InternalError("no such resource");
-}
-
-template <typename T>
-const T& at(const std::vector<T>& list, int32_t index, std::string_view what) {
-  PENSTOCK_CHECK(index >= 0 && static_cast<size_t>(index) < list.size(),
-                 "there is no ",
-                 what,
-                 " ",
-                 index,
-                 "; there are ",
-                 list.size());
-  return list[static_cast<size_t>(index)];
-}
-
-std::vector<std::string> spell_names(const std::vector<ValueId>& ids,
-                                     const std::vector<std::string>& value_names) {
-  std::vector<std::string> words;
-  words.reserve(ids.size());
-  for (const ValueId id : ids) {
-    words.push_back(at(value_names, id, "value"));
-  }
-  return words;
-}
-
-std::vector<std::string> spell_sizes(const std::vector<ValueId>& ids,
-                                     const RankProgram& rank,
-                                     const std::vector<std::string>& value_names) {
-  std::vector<std::string> words;
-  words.reserve(ids.size());
-  for (const ValueId id : ids) {
-    words.push_back(cat(at(value_names, id, "value"), ":", at(rank.values, id, "value").bytes));
-  }
-  return words;
-}
-
-std::string spell_keep(const Program& program, const Instruction& instruction) {
-  if (instruction.keep == kKeepNothing) {
-    return std::string(kNoWay);
-  }
-  return at(at(program.layers, instruction.layer, "layer").ways, instruction.keep, "way").name;
-}
-
-using FieldWords = std::array<std::vector<std::string>, kFields.size()>;
-
-// In the order of kFields.
-FieldWords spell_words(const Program& program,
-                       const RankProgram& rank,
-                       const std::vector<std::string>& value_names,
-                       const Instruction& instruction) {
-  return {{{std::to_string(instruction.layer)},
-           {std::to_string(instruction.micro_batch)},
-           {spell_keep(program, instruction)},
-           spell_names(instruction.reads, value_names),
-           spell_sizes(instruction.makes, rank, value_names),
-           spell_names(instruction.frees, value_names),
-           {spell_resource(instruction.resource)},
-           {format_number(instruction.seconds)},
-           {std::to_string(instruction.working_bytes)}}};
 }
 
 }  // namespace
@@ -274,6 +84,37 @@ void ProgramReader::read_updates(std::string_view number, bool mixes_weights) {
              " micro-batches; every update takes as many"));
   }
   program_.mixes_weights = mixes_weights;
+}
+
+void ProgramReader::read_replicas(std::string_view number,
+                                  std::string_view shard,
+                                  bool step_reduces) {
+  program_.replicas = count("replicas", number, 1);
+  program_.step_reduces = step_reduces;
+  constexpr std::array shards = {
+      Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
+  std::vector<std::string> known;
+  for (const Shard one : shards) {
+    if (shard_name(one) == shard) {
+      program_.shard = one;
+      return;
+    }
+    known.emplace_back(shard_name(one));
+  }
+  fail_unknown("shard", shard, known);
+}
+
+void ProgramReader::read_unit(const std::string& name, const std::vector<std::string>& layers) {
+  Unit unit{name, {}};
+  for (const std::string& word : layers) {
+    const int32_t layer = count("layer", word);
+    check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
+    if (!unit.layers.empty() && layer <= unit.layers.back()) {
+      fail(cat("layer ", layer, " comes after ", unit.layers.back(), "; a unit's layers count up"));
+    }
+    unit.layers.push_back(layer);
+  }
+  program_.units.push_back(std::move(unit));
 }
 
 void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& ways) {
@@ -414,18 +255,21 @@ Resource ProgramReader::resource(const std::string& word) const {
   if (rest == "compute") {
     return {};
   }
-  Resource result;
-  if (take(rest, "copy:")) {
-    result.kind = ResourceKind::Copy;
-  } else if (take(rest, "link:")) {
-    result.kind = ResourceKind::Link;
-  } else if (take(rest, "inlet:")) {
-    result.kind = ResourceKind::Inlet;
-  } else {
-    fail(cat("on ", in_quotes(word), " is no resource; compute, copy:N, link:N and inlet:N are"));
+  if (rest == kToReplicas) {
+    return {ResourceKind::Replicas};
   }
-  result.index = count(word.substr(0, word.find(':')), rest);
-  return result;
+  constexpr std::array numbered = {std::pair{"copy", ResourceKind::Copy},
+                                   std::pair{"link", ResourceKind::Link},
+                                   std::pair{"inlet", ResourceKind::Inlet}};
+  const size_t colon = std::min(word.find(':'), word.size());
+  for (const auto& [name, kind] : numbered) {
+    if (colon < word.size() && rest.substr(0, colon) == name) {
+      return {kind, count(name, rest.substr(colon + 1))};
+    }
+  }
+  fail(cat("on ",
+           in_quotes(word),
+           " is no resource; compute, copy:N, link:N, inlet:N and replicas are"));
 }
 
 Way ProgramReader::way(const std::string& word) const {
@@ -481,6 +325,12 @@ void ProgramReader::check_layer(int32_t layer, int32_t end) const {
   }
 }
 
+void ProgramReader::check_unit(int32_t unit) const {
+  if (static_cast<size_t>(unit) >= program_.units.size()) {
+    fail(cat("unit ", unit, " is out of range; the program has ", program_.units.size()));
+  }
+}
+
 void ProgramReader::check_micro_batch(int32_t micro_batch) const {
   if (micro_batch >= program_.micro_batches) {
     fail(cat(
@@ -529,6 +379,10 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
     // What enters the loss can be sent, too.
     check_layer(result.layer, program_.loss_index() + ((kTransfer & bit(op)) != 0 ? 1 : 0));
   }
+  if (const Field* field = find_field(fields, "unit")) {
+    result.layer = count("unit", field->words[0]);
+    check_unit(result.layer);
+  }
   if (const Field* field = find_field(fields, "mb")) {
     result.micro_batch = count("mb", field->words[0]);
     check_micro_batch(result.micro_batch);
@@ -551,12 +405,17 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
 Value ProgramReader::new_value(const std::string& name) const {
   const auto parsed = parse_value_name(name, program_.loss_index());
   if (!parsed) {
-    fail(cat(
-        "value ", in_quotes(name), " is no name like x3.0, s3.0, d3.0, w3.0, t.0, v.0 or x3.0#2"));
+    fail(cat("value ",
+             in_quotes(name),
+             " is no name like x3.0, s3.0, d3.0, w3.0, p3.0, g3.0, r3.0, t.0, v.0 or x3.0#2"));
   }
   const bool is_of_a_layer =
       parsed->kind == ValueKind::Saved || parsed->kind == ValueKind::WeightWork;
-  check_layer(parsed->layer, program_.loss_index() + (is_of_a_layer ? 0 : 1));
+  if (is_of_a_unit(parsed->kind)) {
+    check_unit(parsed->layer);
+  } else {
+    check_layer(parsed->layer, program_.loss_index() + (is_of_a_layer ? 0 : 1));
+  }
   check_micro_batch(parsed->micro_batch);
   if (ids_.contains(name)) {
     fail(cat("value ", name, " is made or given twice; the next making is #", parsed->making + 1));
@@ -609,65 +468,6 @@ void ProgramReader::finish_rank() {
   places_.clear();
   held_bytes_ = 0;
   most_working_bytes_ = 0;
-}
-
-std::string spell_limit(int64_t limit_bytes) {
-  return limit_bytes == 0 ? std::string(kNoLimit) : std::to_string(limit_bytes);
-}
-
-std::vector<std::string> spell_ways(const LayerInfo& layer) {
-  std::vector<std::string> words;
-  for (const Way& way : layer.ways) {
-    PENSTOCK_CHECK(
-        is_way_name(way.name), "way ", in_quotes(way.name), " of ", in_quotes(layer.name));
-    words.push_back(cat(way.name, way.needs_output ? kNeedsOutput : ""));
-  }
-  return words;
-}
-
-std::vector<std::string> spell_given(const RankProgram& rank,
-                                     const std::vector<std::string>& value_names) {
-  return spell_sizes(rank.given, rank, value_names);
-}
-
-std::vector<Field> spell_fields(const Program& program,
-                                const RankProgram& rank,
-                                const std::vector<std::string>& value_names,
-                                const Instruction& instruction) {
-  PENSTOCK_CHECK(std::isfinite(instruction.seconds), "seconds ", instruction.seconds);
-  const FieldWords words = spell_words(program, rank, value_names, instruction);
-  const FieldWords defaults = spell_words(program, rank, value_names, {});
-  std::vector<Field> fields;
-  for (size_t i = 0; i < kFields.size(); ++i) {
-    const FieldRule& rule = kFields[i];
-    // A field that the instruction does not take is written if it is set: reading back refuses it.
-    if ((rule.needed_by & bit(instruction.op)) != 0 || words[i] != defaults[i]) {
-      fields.push_back({std::string(rule.name), rule.type, words[i]});
-    }
-  }
-  return fields;
-}
-
-std::string spell_text(const std::string& text) {
-  PENSTOCK_CHECK(is_valid_utf8(text), "not UTF-8: ", in_quotes(text));
-  return nlohmann::json(text).dump();
-}
-
-void check_reads_back(const Program& program,
-                      const std::string& written,
-                      const std::function<Program()>& read) {
-  if (written.size() > kMaxProgramBytes) {
-    throw ConfigError(cat("the program is ",
-                          format_bytes(static_cast<int64_t>(written.size())),
-                          " long; files of up to ",
-                          format_bytes(static_cast<int64_t>(kMaxProgramBytes)),
-                          " can be read back; use fewer micro-batches or ranks"));
-  }
-  try {
-    PENSTOCK_CHECK(read() == program, "values are not numbered as they are given and made");
-  } catch (const ConfigError& error) {
-    PENSTOCK_CHECK(false, error.what());
-  }
 }
 
 }  // namespace penstock::program

@@ -48,7 +48,9 @@ class ProgramReader {
   void read_version(std::string_view version) const;
   void read_micro_batches(std::string_view number);
   void read_updates(std::string_view number, bool mixes_weights);  // after the micro-batches
+  void read_replicas(std::string_view number, std::string_view shard, bool step_reduces);
   void read_layer(const std::string& name, const std::vector<std::string>& ways);
+  void read_unit(const std::string& name, const std::vector<std::string>& layers);  // after layers
   void read_rank(std::string_view limit);
   void read_resident(const std::string& name, std::string_view size);
   void read_given(std::string_view size);
@@ -84,6 +86,7 @@ class ProgramReader {
   int32_t way_index(int32_t layer, const std::string& name) const;
   void check_extent() const;
   void check_layer(int32_t layer, int32_t end) const;
+  void check_unit(int32_t unit) const;
   void check_micro_batch(int32_t micro_batch) const;
   void check_complete(Op op, const std::vector<Field>& fields) const;
   void check_transfer(const Instruction& instruction, const std::vector<Field>& fields);
@@ -106,8 +109,10 @@ class ProgramReader {
   int64_t most_working_bytes_ = 0;
 };
 
+bool has_replicas(const Program& program);  // and says so in a file
 std::string spell_limit(int64_t limit_bytes);
 std::vector<std::string> spell_ways(const LayerInfo& layer);
+std::vector<std::string> spell_layers(const Unit& unit);
 std::vector<std::string> spell_given(const RankProgram& rank,
                                      const std::vector<std::string>& value_names);
 std::vector<Field> spell_fields(const Program& program,

@@ -45,10 +45,23 @@ std::string print(const Program& program) {
     const char* weights = program.mixes_weights ? "mixed" : "kept";
     out += cat("updates ", program.updates, " weights=", weights, "\n");
   }
+  if (has_replicas(program)) {
+    out += cat("replicas ",
+               program.replicas,
+               " shard=",
+               shard_name(program.shard),
+               program.step_reduces ? " reduced=step" : "",
+               "\n");
+  }
   for (size_t i = 0; i < program.layers.size(); ++i) {
     const LayerInfo& layer = program.layers[i];
     out += cat("layer ", i, " ", spell_text(layer.name));
     out += cat(" ways=", print_list(spell_ways(layer)), "\n");
+  }
+  for (size_t i = 0; i < program.units.size(); ++i) {
+    const Unit& unit = program.units[i];
+    out += cat("unit ", i, " ", spell_text(unit.name));
+    out += cat(" layers=", print_list(spell_layers(unit)), "\n");
   }
   for (size_t i = 0; i < program.ranks.size(); ++i) {
     const RankProgram& rank = program.ranks[i];
@@ -107,7 +120,7 @@ class TextParser {
 
  private:
   // What has been read last. The parts of a file come in this order; the last two once per rank.
-  enum class Part { Nothing, Version, Layers, Rank, Instructions };
+  enum class Part { Nothing, Version, Layers, Units, Rank, Instructions };
 
   void set_place() { reader_.set_place(origin_ + ":" + std::to_string(line_number_)); }
 
@@ -184,8 +197,12 @@ class TextParser {
       reader_.read_micro_batches(words[1]);
     } else if (first == "updates") {
       read_updates(words);
+    } else if (first == "replicas") {
+      read_replicas(words);
     } else if (first == "layer") {
       read_layer(words);
+    } else if (first == "unit") {
+      read_unit(words);
     } else if (first == "rank") {
       read_rank(words);
     } else if (first == "resident") {
@@ -206,15 +223,37 @@ class TextParser {
   void read_updates(const Words& words) {
     constexpr const char* example = "updates 4 weights=kept";
     require_form(words, "www", example);
-    const bool is_in_place =
-        part_ == Part::Layers && reader_.program().layers.empty() && !has_updates_;
-    advance("updates", is_in_place, Part::Layers);
+    advance("updates", is_before_layers() && !has_updates_ && !has_replicas_, Part::Layers);
     has_updates_ = true;
     const std::string_view weights = option(words[2], "weights", example);
     if (weights != "kept" && weights != "mixed") {
       reader_.fail_unknown("weights", weights, {"kept", "mixed"});
     }
     reader_.read_updates(words[1], weights == "mixed");
+  }
+
+  void read_replicas(const Words& words) {
+    constexpr const char* example = "replicas 2 shard=none";
+    const bool has_more = words.size() == 4;
+    require_form(words, has_more ? "wwww" : "www", example);
+    advance("replicas", is_before_layers() && !has_replicas_, Part::Layers);
+    has_replicas_ = true;
+    if (has_more && option(words[3], "reduced", "replicas 2 shard=none reduced=step") != "step") {
+      reader_.fail_unknown("reduced", option(words[3], "reduced", example), {"step"});
+    }
+    reader_.read_replicas(words[1], option(words[2], "shard", example), has_more);
+  }
+
+  bool is_before_layers() const {
+    return part_ == Part::Layers && reader_.program().layers.empty();
+  }
+
+  void read_unit(const Words& words) {
+    constexpr const char* example = "unit 0 \"name\" layers=0,1";
+    require_form(words, "wwqw", example);
+    advance("unit", part_ == Part::Layers || part_ == Part::Units, Part::Units);
+    reader_.check_number("unit", words[1], reader_.program().units.size());
+    reader_.read_unit(unquote(words[2]), split_list(option(words[3], "layers", example)));
   }
 
   void read_layer(const Words& words) {
@@ -235,7 +274,8 @@ class TextParser {
 
   void read_instruction(const Words& words) {
     const Op op = reader_.read_op(
-        words[0], {"micro-batches", "updates", "layer", "rank", "resident", "given"});
+        words[0],
+        {"micro-batches", "updates", "replicas", "layer", "unit", "rank", "resident", "given"});
     advance(words[0], part_ >= Part::Rank, Part::Instructions);
     std::vector<Field> fields;
     for (size_t i = 1; i < words.size(); ++i) {
@@ -279,8 +319,8 @@ class TextParser {
       reader_.fail(
           cat(word,
               " is out of place; the order is penstock-program, micro-batches, updates (of an "
-              "asynchronous pipeline), layers, and for each rank: rank, residents and given "
-              "values, instructions"));
+              "asynchronous pipeline), replicas (where there are several), layers, units (of "
+              "replicas), and for each rank: rank, residents and given values, instructions"));
     }
     part_ = next;
   }
@@ -289,7 +329,7 @@ class TextParser {
   const std::string& origin_;
   int64_t line_number_ = 1;
   Part part_ = Part::Nothing;
-  bool has_updates_ = false;
+  bool has_updates_ = false, has_replicas_ = false;
   ProgramReader reader_;
 };
 

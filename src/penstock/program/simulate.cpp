@@ -106,16 +106,59 @@ struct Message {
 };
 using Messages = std::map<Channel, std::vector<Message>>;
 
+// What the replicas of a stage know of their k-th gather or reduce.
+struct Meeting {
+  int32_t arrived = 0;  // replicas that have come to it
+  double start = 0;     // when the last of them came
+  double seconds = 0;   // of the slowest
+};
+
+// The line between the replicas of one stage. It takes its gathers and reduces in order.
+class ReplicaLine {
+ public:
+  explicit ReplicaLine(int32_t replicas) : replicas_(replicas) {}
+
+  void arrive(size_t k, double seconds_from, double seconds) {
+    meetings_.resize(std::max(meetings_.size(), k + 1));
+    Meeting& meeting = meetings_[k];
+    ++meeting.arrived;
+    meeting.start = std::max(meeting.start, seconds_from);
+    meeting.seconds = std::max(meeting.seconds, seconds);
+  }
+
+  // When the k-th starts and ends; nothing while a replica has not come to it.
+  std::optional<Span> find_span(size_t k) {
+    while (spans_.size() <= k) {
+      const size_t next = spans_.size();
+      if (next >= meetings_.size() || meetings_[next].arrived < replicas_) {
+        return std::nullopt;
+      }
+      const double free_at = spans_.empty() ? 0 : spans_.back().end;
+      const double start = std::max(free_at, meetings_[next].start);
+      spans_.push_back({.start = start, .end = start + meetings_[next].seconds});
+    }
+    return spans_[k];
+  }
+
+ private:
+  const int32_t replicas_;
+  std::vector<Meeting> meetings_;
+  std::vector<Span> spans_;  // of those that all have come to
+};
+
 // One rank, instruction by instruction, as far as what it knows of the others allows.
 class RankRun {
  public:
-  RankRun(const Program& program, int32_t number, Messages& messages)
+  RankRun(const Program& program, int32_t number, Messages& messages, ReplicaLine& replicas)
       : rank_(program.ranks[static_cast<size_t>(number)]),
         number_(number),
         steps_together_(program.updates == 1),
         messages_(messages),
+        replicas_(replicas),
         lives_(rank_),
-        sends_of_(rank_.values.size()) {}
+        sends_of_(rank_.values.size()),
+        made_in_(rank_.values.size(), kNone),
+        read_in_(rank_.values.size(), kNone) {}
 
   bool is_done() const { return next_ == rank_.instructions.size(); }
   // Where it waits for the other ranks.
@@ -138,7 +181,19 @@ class RankRun {
     return next_ > before;
   }
 
+  // When all ranks are done.
   RankTimeline finish() {
+    size_t collectives = 0;
+    for (Span& span : timeline_.spans) {
+      const Instruction& instruction = rank_.instructions[static_cast<size_t>(span.instruction)];
+      if (is_collective(instruction.op)) {
+        const std::optional<Span> met = replicas_.find_span(collectives++);
+        PENSTOCK_CHECK(met, "a gather or reduce that not all replicas have; verify comes first");
+        span.start = met->start;
+        span.end = met->end;
+      }
+      account(instruction, span);
+    }
     draw_memory(changes_, rank_.resident_bytes() + rank_.bytes_of(rank_.given), timeline_);
     return std::move(timeline_);
   }
@@ -156,11 +211,15 @@ class RankRun {
 
   // False: a rank that this one waits for has not got there yet.
   bool run(const Instruction& instruction, std::optional<double> step_from) {
-    if (!know_peers(instruction)) {
+    if (!know_peers(instruction) || !know_replicas(instruction)) {
       return false;
     }
     double start =
         std::max(free_at_[instruction.resource], start_after_values(instruction, lives_));
+    if (is_collective(instruction.op)) {
+      start_collective(instruction, std::max(start, compute_free_at()));
+      return true;
+    }
     double end = start + instruction.seconds;
     if (instruction.op == Op::Step && step_from) {
       start = std::max(start, *step_from);
@@ -203,6 +262,48 @@ class RankRun {
     return true;
   }
 
+  // Its turn comes when the work listed before it is done. When it runs is known later: the rank goes
+  // on until it needs what the line brings or takes.
+  void start_collective(const Instruction& instruction, double turn) {
+    replicas_.arrive(collectives_, turn, instruction.seconds);
+    for (const ValueId id : instruction.makes) {
+      made_in_[static_cast<size_t>(id)] = static_cast<int64_t>(collectives_);
+    }
+    for (const ValueId id : instruction.reads) {
+      read_in_[static_cast<size_t>(id)] = static_cast<int64_t>(collectives_);
+    }
+    ++collectives_;
+    timeline_.spans.push_back(
+        {.instruction = static_cast<int32_t>(next_)});  // finish() has the rest
+  }
+
+  // What it reads or frees may still be gathered or reduced.
+  bool know_replicas(const Instruction& instruction) {
+    for (const auto* list : {&instruction.reads, &instruction.frees}) {
+      for (const ValueId id : *list) {
+        int64_t& maker = made_in_[static_cast<size_t>(id)];
+        if (maker != kNone) {
+          const std::optional<Span> made = replicas_.find_span(static_cast<size_t>(maker));
+          if (!made) {
+            return false;
+          }
+          lives_.make(id, made->end);
+          maker = kNone;
+        }
+      }
+    }
+    for (const ValueId id : instruction.frees) {
+      if (const int64_t reader = read_in_[static_cast<size_t>(id)]; reader != kNone) {
+        const std::optional<Span> read = replicas_.find_span(static_cast<size_t>(reader));
+        if (!read) {
+          return false;
+        }
+        lives_.read(id, read->end);
+      }
+    }
+    return true;
+  }
+
   size_t next_index(const Instruction& instruction) {
     return counts_[channel_of(rank_, number_, instruction)];
   }
@@ -212,7 +313,6 @@ class RankRun {
   }
 
   void settle(const Instruction& instruction, double start, double end) {
-    const int32_t number = static_cast<int32_t>(next_);
     for (const ValueId id : instruction.reads) {
       lives_.read(id, end);
     }
@@ -223,25 +323,34 @@ class RankRun {
       lives_.free(id);
     }
     free_at_[instruction.resource] = end;
-    timeline_.busy_seconds[instruction.resource] += end - start;
-    timeline_.spans.push_back({number, start, end});
-    changes_.push_back({start, instruction.working_bytes, number, false});
-    changes_.push_back({end,
+    timeline_.spans.push_back({static_cast<int32_t>(next_), start, end});
+  }
+
+  void account(const Instruction& instruction, const Span& span) {
+    timeline_.busy_seconds[instruction.resource] += span.end - span.start;
+    changes_.push_back({span.start, instruction.working_bytes, span.instruction, false});
+    changes_.push_back({span.end,
                         rank_.bytes_of(instruction.makes) - rank_.bytes_of(instruction.frees) -
                             instruction.working_bytes,
-                        number,
-                        end > start});
+                        span.instruction,
+                        span.end > span.start});
   }
+
+  static constexpr int64_t kNone = -1;
 
   const RankProgram& rank_;
   const int32_t number_;
   const bool steps_together_;
   Messages& messages_;
+  ReplicaLine& replicas_;
   size_t next_ = 0;
   Lives lives_;
   std::map<Resource, double> free_at_;
   std::map<Channel, size_t> counts_;          // messages so far
   std::vector<std::vector<Place>> sends_of_;  // by value
+  size_t collectives_ = 0;                    // started so far
+  // By value: the gather or reduce that makes it, while it is not known when; and that reads it.
+  std::vector<int64_t> made_in_, read_in_;
   std::vector<Change> changes_;
   RankTimeline timeline_;
 };
@@ -267,9 +376,11 @@ double RankTimeline::compute_seconds() const {
 
 Timeline simulate(const Program& program) {
   Messages messages;
+  const auto num_ranks = static_cast<int32_t>(program.ranks.size());
+  std::vector<ReplicaLine> lines(program.ranks.size(), ReplicaLine(program.replicas));  // by stage
   std::vector<RankRun> runs;
-  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
-    runs.emplace_back(program, static_cast<int32_t>(rank), messages);
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    runs.emplace_back(program, rank, messages, lines[static_cast<size_t>(program.stage_of(rank))]);
   }
   const auto is_done = [](const RankRun& run) { return run.is_done(); };
   while (!std::all_of(runs.begin(), runs.end(), is_done)) {

@@ -115,15 +115,98 @@ std::optional<Violation> find_mismatch(const Program& program, const Lines& line
   return std::nullopt;
 }
 
+// Of each rank, its gathers and reduces in the order of its list: on the line to the replicas the k-th
+// of all replicas of a stage meet, and are done in this order.
+using Collectives = std::vector<std::vector<int32_t>>;
+
+Collectives collect_collectives(const Program& program) {
+  Collectives collectives(program.ranks.size());
+  for (size_t r = 0; r < program.ranks.size(); ++r) {
+    const std::vector<Instruction>& instructions = program.ranks[r].instructions;
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      if (is_collective(instructions[i].op)) {
+        collectives[r].push_back(static_cast<int32_t>(i));
+      }
+    }
+  }
+  return collectives;
+}
+
+// Of what an instruction reads and makes.
+int64_t bytes_at(const Program& program, Place place) {
+  const RankProgram& rank = program.ranks[static_cast<size_t>(place.rank)];
+  return rank.bytes_of(at(program, place).reads) + rank.bytes_of(at(program, place).makes);
+}
+
+std::optional<Violation> find_pair_mismatch(const Program& program, Place first, Place other) {
+  const Instruction& one = at(program, first);
+  const Instruction& two = at(program, other);
+  if (one.op != two.op || one.layer != two.layer || one.micro_batch != two.micro_batch) {
+    return violation(program,
+                     other,
+                     cat("meets ",
+                         text_of(program, first),
+                         "; the replicas of a stage gather and reduce the same in the same order"));
+  }
+  if (bytes_at(program, first) != bytes_at(program, other)) {
+    return violation(program,
+                     other,
+                     cat("is of ",
+                         format_count(bytes_at(program, other)),
+                         " bytes where ",
+                         text_of(program, first),
+                         " is of ",
+                         format_count(bytes_at(program, first))));
+  }
+  return std::nullopt;
+}
+
+// Each replica of a stage is compared with the first.
+std::optional<Violation> find_mismatch(const Program& program, const Collectives& collectives) {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
+    const int32_t first = program.stage_of(rank) * program.replicas;
+    const std::vector<int32_t>& theirs = collectives[static_cast<size_t>(first)];
+    const std::vector<int32_t>& ours = collectives[static_cast<size_t>(rank)];
+    const size_t common = std::min(theirs.size(), ours.size());
+    for (size_t k = 0; k < common; ++k) {
+      if (auto mismatch = find_pair_mismatch(program, {first, theirs[k]}, {rank, ours[k]})) {
+        return mismatch;
+      }
+    }
+    if (theirs.size() != ours.size()) {
+      const bool is_ours = ours.size() > common;
+      return violation(
+          program,
+          is_ours ? Place{rank, ours[common]} : Place{first, theirs[common]},
+          cat("rank ", is_ours ? first : rank, " never comes to it; it takes all replicas"));
+    }
+  }
+  return std::nullopt;
+}
+
 // Runs all ranks as far as they get.
 class Run {
  public:
-  Run(const Program& program, const Lines& lines)
-      : program_(program), next_(program.ranks.size(), 0), meets_(program.ranks.size()) {
+  Run(const Program& program, const Lines& lines, const Collectives& collectives)
+      : program_(program),
+        collectives_(collectives),
+        next_(program.ranks.size(), 0),
+        meets_(program.ranks.size()) {
     for (size_t r = 0; r < program.ranks.size(); ++r) {
       const RankProgram& rank = program.ranks[r];
       meets_[r].assign(rank.instructions.size(), kNobody);
       sends_of_.emplace_back(rank.values.size());
+      made_in_.emplace_back(rank.values.size(), kNone);
+      read_in_.emplace_back(rank.values.size(), kNone);
+      for (size_t k = 0; k < collectives[r].size(); ++k) {
+        const Instruction& collective = at(program, {static_cast<int32_t>(r), collectives[r][k]});
+        for (const ValueId id : collective.makes) {
+          made_in_[r][static_cast<size_t>(id)] = static_cast<int32_t>(k);
+        }
+        for (const ValueId id : collective.reads) {
+          read_in_[r][static_cast<size_t>(id)] = static_cast<int32_t>(k);
+        }
+      }
     }
     for (const auto& [channel, line] : lines) {
       for (size_t k = 0; k < line.sends.size(); ++k) {
@@ -159,6 +242,7 @@ class Run {
 
  private:
   static constexpr Place kNobody{-1, -1};
+  static constexpr int32_t kNone = -1;
 
   int32_t num_ranks() const { return static_cast<int32_t>(program_.ranks.size()); }
   Place& meet(Place place) {
@@ -180,6 +264,37 @@ class Run {
     return program_.updates == 1 && !is_done(rank) && at(program_, here(rank)).op == Op::Step;
   }
 
+  // The replica that has not come to the stage's k-th gather or reduce yet, and that; or kNobody.
+  Place late_replica(int32_t rank, int32_t k) const {
+    const int32_t first = program_.stage_of(rank) * program_.replicas;
+    for (int32_t other = first; k != kNone && other < first + program_.replicas; ++other) {
+      const Place place{other, collectives_[static_cast<size_t>(other)][static_cast<size_t>(k)]};
+      if (!has_come_to(place)) {
+        return place;
+      }
+    }
+    return kNobody;
+  }
+  Place waits_for_replicas(int32_t rank) const {
+    const Instruction& instruction = at(program_, here(rank));
+    const auto& made_in = made_in_[static_cast<size_t>(rank)];
+    const auto& read_in = read_in_[static_cast<size_t>(rank)];
+    for (const ValueId id : instruction.reads) {
+      const Place late = late_replica(rank, made_in[static_cast<size_t>(id)]);
+      if (late.rank != kNobody.rank) {
+        return late;
+      }
+    }
+    for (const ValueId id : instruction.frees) {
+      const auto i = static_cast<size_t>(id);
+      const Place late = late_replica(rank, std::max(made_in[i], read_in[i]));
+      if (late.rank != kNobody.rank) {
+        return late;
+      }
+    }
+    return kNobody;
+  }
+
   // The instruction of another rank that must have run before this rank can go on, or kNobody.
   Place waits_for(int32_t rank) const {
     const Instruction& instruction = at(program_, here(rank));
@@ -197,6 +312,9 @@ class Run {
           return receive;
         }
       }
+    }
+    if (const Place late = waits_for_replicas(rank); late.rank != kNobody.rank) {
+      return late;
     }
     if (is_at_step(rank)) {
       for (int32_t other = 0; other < num_ranks(); ++other) {
@@ -241,9 +359,12 @@ class Run {
   }
 
   const Program& program_;
+  const Collectives& collectives_;
   std::vector<int32_t> next_;              // of each rank
   std::vector<std::vector<Place>> meets_;  // by rank and instruction: the other side
   std::vector<std::vector<std::vector<Place>>> sends_of_;  // by rank and value
+  // By rank and value: the gather or reduce that makes it, and that reads it; kNone.
+  std::vector<std::vector<int32_t>> made_in_, read_in_;
 };
 
 }  // namespace
@@ -253,7 +374,11 @@ std::optional<Violation> find_endless_wait(const Program& program) {
   if (std::optional<Violation> mismatch = find_mismatch(program, lines)) {
     return mismatch;
   }
-  return Run(program, lines).run();
+  const Collectives collectives = collect_collectives(program);
+  if (std::optional<Violation> mismatch = find_mismatch(program, collectives)) {
+    return mismatch;
+  }
+  return Run(program, lines, collectives).run();
 }
 
 }  // namespace penstock::program

@@ -28,7 +28,7 @@ void count_keep(const Instruction& instruction, LayerRow& row) {
 }
 
 void add(const Instruction& instruction, BarKind kind, SecondsPair seconds, StepSums& sums) {
-  if (!is_transfer(instruction.op)) {
+  if (!is_transfer(instruction.op) && !is_collective(instruction.op)) {
     sums.all += seconds;
   }
   if (instruction.op == Op::Forward) {
@@ -50,7 +50,8 @@ void add(const Instruction& instruction, BarKind kind, SecondsPair seconds, Step
 void add_rows_that_occur(const std::array<OpRow, kNumBarKinds>& by_kind, StepSums& sums) {
   for (size_t i = 0; i < kNumBarKinds; ++i) {
     const auto kind = static_cast<BarKind>(i);
-    const bool is_move = kind == BarKind::Send || kind == BarKind::Receive;
+    const bool is_move = kind == BarKind::Send || kind == BarKind::Receive ||
+                         kind == BarKind::Gather || kind == BarKind::Reduce;
     if (by_kind[i].count > 0) {
       (is_move ? sums.transfers : sums.others).push_back(by_kind[i]);
     }

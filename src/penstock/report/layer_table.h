@@ -35,7 +35,7 @@ struct OpRow {
 struct StepSums {
   std::vector<LayerRow> layers;  // all ranks together
   std::vector<OpRow> others;     // loss, step, ...: those that occur
-  std::vector<OpRow> transfers;  // send, receive: likewise
+  std::vector<OpRow> transfers;  // send, receive, gather, reduce: likewise
   SecondsPair forward, backward;
   SecondsPair all;      // without transfers, which nobody computes
   SecondsPair again;    // the part of `forward` that ran again

@@ -68,17 +68,46 @@ std::string delay_text(const plan::PipelineResult& result) {
              " updates");
 }
 
+std::string replicas_text(const program::Program& program) {
+  if (program.replicas == 1) {
+    return "";
+  }
+  const std::string what = program.shard == program::Shard::None
+                               ? "all of it whole"
+                               : cat("sharded: ", program::shard_name(program.shard));
+  return cat(program.replicas, " replicas, ", what, "; ");
+}
+
+std::string sent_text(const plan::PipelineResult& result) {
+  if (result.sent_bytes == 0) {
+    return "";
+  }
+  const bool is_accumulated = result.program.micro_batches > 1 && result.gathered_again_bytes > 0;
+  return cat("; ",
+             format_bytes(result.sent_bytes),
+             " sent to replicas",
+             is_accumulated ? cat(", ",
+                                  format_bytes(result.gathered_again_bytes),
+                                  " of it to gather weights again for ",
+                                  result.program.micro_batches,
+                                  " micro-batches (plan.keep_gathered spares that)")
+                            : "");
+}
+
 }  // namespace
 
 std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_bytes) {
   const int64_t peak = *std::max_element(result.peak_bytes.begin(), result.peak_bytes.end());
-  return cat(schedule::kind_name(result.kind),
-             " on ",
-             result.pipeline.schedule.ranks(),
-             " ranks, ",
+  const bool is_pipeline = result.pipeline.schedule.ranks() > 1;
+  return cat(replicas_text(result.program),
+             is_pipeline ? cat(schedule::kind_name(result.kind),
+                               " on ",
+                               result.pipeline.schedule.ranks(),
+                               " ranks, ")
+                         : "",
              result.pipeline.schedule.micro_batches / result.pipeline.schedule.updates,
-             " micro-batches, ",
-             cuts_text(result.pipeline),
+             " micro-batches",
+             is_pipeline ? cat(", ", cuts_text(result.pipeline)) : "",
              delay_text(result),
              "; ",
              result.recomputed_forwards,
@@ -89,7 +118,8 @@ std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_byte
              format_seconds(result.step_s),
              ", ",
              percent(result.bubble),
-             " of it bubble");
+             " of it bubble",
+             sent_text(result));
 }
 
 std::string does_not_fit(const plan::PipelineResult& result, int64_t limit_bytes) {
@@ -119,7 +149,7 @@ std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineRes
   for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
     const double seconds = timeline.ranks[rank].compute_seconds();
     ranks.add_row({cat(rank),
-                   layers_of(result.pipeline, rank),
+                   layers_of(result.pipeline, rank / static_cast<size_t>(result.program.replicas)),
                    format_bytes(result.program.ranks[rank].resident_bytes()),
                    format_bytes(result.peak_bytes[rank]),
                    format_seconds(seconds / result.program.updates),
@@ -148,7 +178,7 @@ std::string pipeline_certificate(const plan::PipelineResult& result, int64_t lim
                {"holds most at"}});
   for (size_t rank = 0; rank < result.least_bytes.size(); ++rank) {
     ranks.add_row({cat(rank),
-                   layers_of(result.pipeline, rank),
+                   layers_of(result.pipeline, rank / static_cast<size_t>(result.program.replicas)),
                    format_bytes(result.program.ranks[rank].resident_bytes()),
                    cat(format_count(result.least_bytes[rank]), " bytes"),
                    result.least_bytes[rank] <= limit_bytes ? "yes" : "no",

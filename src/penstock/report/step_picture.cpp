@@ -31,6 +31,8 @@ constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"send", "#44566c", "#ffffff"},
     {"receive", "#8ba0b8", "#10181f"},
     {"stash", "#8c7a5b", "#ffffff"},
+    {"gather", "#7a5195", "#ffffff"},
+    {"reduce", "#3f7d20", "#ffffff"},
 }};
 
 void check_timeline(const program::Program& program, const program::Timeline& timeline) {
@@ -96,6 +98,10 @@ BarKind other_kind(Op op) {
       return BarKind::Drop;
     case Op::Stash:
       return BarKind::Stash;
+    case Op::Gather:
+      return BarKind::Gather;
+    case Op::Reduce:
+      return BarKind::Reduce;
   }
   throw InternalError("no such instruction");
 }
@@ -146,6 +152,8 @@ std::string resource_name(program::Resource resource) {
       return cat("link to rank ", resource.index);
     case program::ResourceKind::Inlet:
       return cat("inlet from rank ", resource.index);
+    case program::ResourceKind::Replicas:
+      return "line to the replicas";
   }
   throw InternalError("no such resource");
 }
@@ -160,13 +168,16 @@ std::string lane_name(const program::Program& program, size_t rank, program::Res
       return cat("to rank ", resource.index);
     case program::ResourceKind::Inlet:
       return cat("from rank ", resource.index);
+    case program::ResourceKind::Replicas:
+      return "replicas";
   }
   throw InternalError("no such resource");
 }
 
 bool is_low_lane(program::Resource resource) {
   return resource.kind == program::ResourceKind::Link ||
-         resource.kind == program::ResourceKind::Inlet;
+         resource.kind == program::ResourceKind::Inlet ||
+         resource.kind == program::ResourceKind::Replicas;
 }
 
 double computing_share(const program::Timeline& timeline) {

@@ -39,9 +39,11 @@ enum class BarKind {
   Drop,
   Send,
   Receive,
-  Stash
+  Stash,
+  Gather,
+  Reduce
 };
-inline constexpr size_t kNumBarKinds = 13;
+inline constexpr size_t kNumBarKinds = 15;
 
 struct BarStyle {
   std::string_view name, fill, text_fill;
@@ -55,7 +57,7 @@ std::vector<BarKind> bar_kinds(const program::RankProgram& rank);
 // Those that the rank's instructions use, in order: its lanes.
 std::vector<program::Resource> resources_of(const program::RankProgram& rank);
 
-// "compute", "copy 0", "link to rank 3", "inlet from rank 3"
+// "compute", "copy 0", "link to rank 3", "inlet from rank 3", "line to the replicas"
 std::string resource_name(program::Resource resource);
 
 // The name of a lane beside its bars: "rank 2" where several ranks compute, "to rank 3".

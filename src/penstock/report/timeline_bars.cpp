@@ -39,14 +39,15 @@ std::string milliseconds(double seconds) {
   return buffer.data();
 }
 
-// Layer and micro-batch as in the names of values, where ranks work on several at once.
+// Layer (or unit) and micro-batch as in the names of values, where ranks work on several at once.
 std::string bar_label(const BarLane& lane, const Instruction& instruction) {
   if (instruction.layer < 0) {
     return std::string(program::op_name(instruction.op));
   }
   const bool is_pipeline = lane.program.ranks.size() > 1 && lane.program.micro_batches > 1;
-  return is_pipeline ? cat(instruction.layer, ".", instruction.micro_batch)
-                     : std::to_string(instruction.layer);
+  return is_pipeline && instruction.micro_batch >= 0
+             ? cat(instruction.layer, ".", instruction.micro_batch)
+             : std::to_string(instruction.layer);
 }
 
 std::string moved_bytes(const program::RankProgram& rank, const Instruction& transfer) {

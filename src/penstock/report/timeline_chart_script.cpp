@@ -51,8 +51,10 @@ function element(tag, text, className) {
 
 function opName(rank, i) { return data.ops[rank.instructions.op[i]]; }
 function isTransfer(rank, i) { return ['send', 'receive'].includes(opName(rank, i)); }
+function isCollective(rank, i) { return ['gather', 'reduce'].includes(opName(rank, i)); }
 function describe(rank, i) {
-  const list = rank.instructions, layer = data.layers[list.layer[i]];
+  const list = rank.instructions;
+  const layer = (isCollective(rank, i) ? data.units : data.layers)[list.layer[i]];
   const lane = rank.lanes[list.resource[i]];
   return opName(rank, i) + (layer ? ' of ' + layer.name : '') +
          (list.micro_batch[i] >= 0 ? ', micro-batch ' + list.micro_batch[i] : '') +
@@ -169,12 +171,13 @@ function drawTimeAxis(g) {
   write(g, unit, left - 10, height - 10, colours.faint, 'right');
 }
 
-// Layer and micro-batch as in the names of values, where ranks work on several at once.
+// Layer (or unit) and micro-batch as in the names of values, where ranks work on several at once.
 function barLabel(rank, i) {
   const layer = rank.instructions.layer[i];
   if (layer < 0) return opName(rank, i);
   const isPipeline = data.ranks.length > 1 && data.micro_batches > 1;
-  return isPipeline ? layer + '.' + rank.instructions.micro_batch[i] : '' + layer;
+  const microBatch = rank.instructions.micro_batch[i];
+  return isPipeline && microBatch >= 0 ? layer + '.' + microBatch : '' + layer;
 }
 
 function drawBar(g, lane, i, x1, x2) {

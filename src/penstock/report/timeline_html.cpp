@@ -64,7 +64,9 @@ json ops_json() {
                                Receive,
                                Drop,
                                Step,
-                               Stash}) {
+                               Stash,
+                               Gather,
+                               Reduce}) {
     names[static_cast<size_t>(op)] = program::op_name(op);
   }
   return names;
@@ -162,6 +164,14 @@ json instructions_json(const program::RankProgram& rank,
   return columns;
 }
 
+json units_json(const program::Program& program) {
+  json units = json::array();
+  for (const program::Unit& unit : program.units) {
+    units.push_back({{"name", unit.name}});
+  }
+  return units;
+}
+
 json values_json(const program::RankProgram& rank) {
   json bytes = json::array();
   for (const program::Value& value : rank.values) {
@@ -236,6 +246,8 @@ std::string data_json(const StepPicture& picture) {
              embedded(kinds_json()),
              ",\n\"layers\":",
              embedded(layers_json(picture, sums)),
+             ",\n\"units\":",
+             embedded(units_json(picture.program)),
              ",\n\"sums\":",
              embedded(sums_json(sums)),
              ",\n\"ranks\":[",

@@ -75,7 +75,7 @@ ordered_json arguments(const StepPicture& picture,
                        const HeldBytes& held) {
   ordered_json args = {{"kind", bar_style(kind).name}};
   if (instruction.layer >= 0) {
-    args["layer"] = instruction.layer;
+    args[is_collective(instruction.op) ? "unit" : "layer"] = instruction.layer;
   }
   if (instruction.micro_batch >= 0) {
     args["micro_batch"] = instruction.micro_batch;

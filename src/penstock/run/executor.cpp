@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
@@ -29,7 +30,9 @@ struct Executor::Step {
   int64_t samples_each = 0;
   int64_t micro_batches_each = 1;   // of an update
   std::vector<double> scales = {};  // of each target's loss in the mean, by update
-  model::Tensors old_weights = {};  // of the layer at work, where it works with a copy
+  // Of the layer at work: weights of a copy, or gathered; gradients in buckets. Views.
+  model::Tensors layer_weights = {}, layer_gradients = {};
+  int64_t first_sample = 0;  // of this replica
 
   double scale_of(const Instruction& instruction) const {
     return scales[static_cast<size_t>(instruction.micro_batch / micro_batches_each)];
@@ -38,10 +41,11 @@ struct Executor::Step {
   const Slot& slot(ValueId id) const { return slots[static_cast<size_t>(id)]; }
 
   model::Pass pass(const Instruction& instruction) const {
-    return {.seed = input.seed,
-            .step = input.step + instruction.micro_batch / micro_batches_each,
-            .first_sample = input.first_sample + instruction.micro_batch * samples_each,
-            .layer = instruction.layer};
+    return {
+        .seed = input.seed,
+        .step = input.step + instruction.micro_batch / micro_batches_each,
+        .first_sample = input.first_sample + first_sample + instruction.micro_batch * samples_each,
+        .layer = instruction.layer};
   }
 };
 
@@ -86,20 +90,23 @@ std::vector<Route> routes_of(const program::Program& program) {
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters)
-    : Executor(program, chain, parameters, /*group=*/nullptr) {}
+    : Executor(program, chain, parameters, /*group=*/nullptr, /*replicas=*/nullptr) {}
 
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
-                   comm::Group& group)
-    : Executor(program, chain, parameters, &group) {}
+                   comm::Group& group,
+                   Replicas* replicas)
+    : Executor(program, chain, parameters, &group, replicas) {}
 
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
-                   comm::Group* group)
+                   comm::Group* group,
+                   Replicas* replicas)
     : program_(program),
       group_(group),
+      replicas_(replicas),
       rank_(sound_rank(program, group)),
       transfers_(group == nullptr
                      ? nullptr
@@ -112,23 +119,34 @@ Executor::Executor(const program::Program& program,
                  program.loss_index(),
                  " layers for a chain of ",
                  chain.size());
+  PENSTOCK_CHECK(program.replicas == (replicas == nullptr ? 1 : replicas->size()) &&
+                     program.replicas == parameters.replicas() &&
+                     program.shard == parameters.shard(),
+                 "a program of ",
+                 program.replicas,
+                 " replicas for parameters of ",
+                 parameters.replicas());
 }
 
 double Executor::run(const StepInput& input, const Update& update) {
   device::require_current(parameters_.device());
-  const int64_t samples = input.inputs.size(0);
-  PENSTOCK_CHECK(
-      input.micro_batches == program_.micro_batches && samples % program_.micro_batches == 0,
-      samples,
-      " samples for a program of ",
-      program_.micro_batches,
-      " micro-batches");
+  const int64_t samples = input.inputs.size(0) / program_.replicas;
+  PENSTOCK_CHECK(input.micro_batches == program_.micro_batches &&
+                     samples % program_.micro_batches == 0 &&
+                     samples * program_.replicas == input.inputs.size(0),
+                 input.inputs.size(0),
+                 " samples for a program of ",
+                 program_.replicas,
+                 " x ",
+                 program_.micro_batches,
+                 " micro-batches");
   Step step{.input = input,
             .update = update,
             .slots = std::vector<Slot>(rank_.values.size()),
             .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
-            .micro_batches_each = program_.micro_batches / program_.updates};
+            .micro_batches_each = program_.micro_batches / program_.updates,
+            .first_sample = samples * parameters_.replica()};
   for (const at::Tensor& targets : input.targets.chunk(program_.updates)) {
     const int64_t count = chain_.loss().count(targets);
     PENSTOCK_CHECK(count > 0, "no target of the batch counts");
@@ -136,22 +154,24 @@ double Executor::run(const StepInput& input, const Update& update) {
   }
   find_shapes(input, step.samples_each);
   memory::refuse_over_limit([&] { give_inputs(step); });
-  // Everything up to the update can be recorded; the update's settings change from step to step.
-  const size_t update_at = rank_.instructions.size() - 1;
-  const bool is_recordable = uses_graph_ && !watcher_ && rank_.instructions.back().op == Op::Step;
-  if (!is_recordable || !has_run_ || !run_recorded(step)) {
-    begin_record();
-    run_instructions(0, update_at, step);
+  try {
+    run_all(step);
+  } catch (...) {
+    if (replicas_ != nullptr) {
+      replicas_->abandon(std::current_exception());
+    }
+    throw;
   }
-  run_instructions(update_at, update_at + 1, step);
   has_run_ = true;
   finish_record();
   // In the order of the micro-batches, whatever order they ran in.
   losses_.assign(static_cast<size_t>(program_.updates), 0);
+  loss_sums_.clear();
+  loss_scales_ = step.scales;
   for (size_t i = 0; i < step.losses.size(); ++i) {
     const model::Loss::Result& one = step.losses[i];
-    losses_[static_cast<size_t>(program_.update_of(static_cast<int32_t>(i)))] +=
-        one.pending_sum == nullptr ? one.sum : *one.pending_sum;
+    loss_sums_.push_back(one.pending_sum == nullptr ? one.sum : *one.pending_sum);
+    losses_[static_cast<size_t>(program_.update_of(static_cast<int32_t>(i)))] += loss_sums_.back();
   }
   double mean = 0;
   for (size_t i = 0; i < losses_.size(); ++i) {
@@ -159,6 +179,22 @@ double Executor::run(const StepInput& input, const Update& update) {
     mean += losses_[i] / static_cast<double>(losses_.size());
   }
   return mean;
+}
+
+// Everything up to the update can be recorded; the update's settings change from step to step.
+void Executor::run_all(Step& step) {
+  const size_t update_at = rank_.instructions.size() - 1;
+  const bool is_recordable = uses_graph_ && !watcher_ && rank_.instructions.back().op == Op::Step;
+  if (!is_recordable || !has_run_ || !run_recorded(step)) {
+    begin_record();
+    run_instructions(0, update_at, step);
+  }
+  run_instructions(update_at, update_at + 1, step);
+  for (const WorkPtr& work : collectives_) {
+    if (work) {
+      replicas_->wait(*work);
+    }
+  }
 }
 
 // What comes from a peer is of the shape that its layer would have made.
@@ -177,8 +213,8 @@ void Executor::give_inputs(Step& step) {
     const program::Value& value = rank_.values[static_cast<size_t>(rank_.given[i])];
     const at::Tensor& whole =
         value.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
-    const at::Tensor part =
-        whole.narrow(0, value.micro_batch * step.samples_each, step.samples_each);
+    const at::Tensor part = whole.narrow(
+        0, step.first_sample + value.micro_batch * step.samples_each, step.samples_each);
     PENSTOCK_CHECK(part.is_cpu(), "a batch comes from the CPU");
     step.slot(rank_.given[i]).tensors = {parameters_.device().is_gpu() ? upload(i, part)
                                                                        : part.clone()};
@@ -268,11 +304,13 @@ void Executor::run_instructions(size_t first, size_t end, Step& step) {
     const int32_t index = static_cast<int32_t>(i);
     const memory::PeakMark mark;
     try {
+      wait_for_replicas(instruction, step);
       memory::refuse_over_limit([&] { execute(instruction, step); });
     } catch (const memory::LimitError& error) {
       fail_limit(index, error.what());
     }
-    step.old_weights.clear();  // views, which would hold a copy that is freed below
+    step.layer_weights.clear();  // views, which would hold what is freed below
+    step.layer_gradients.clear();
     if (watcher_) {
       show_made(index, step);
     }
@@ -297,8 +335,13 @@ void Executor::finish_record() {
   double now = 0;
   for (size_t i = 0; i < rank_.instructions.size(); ++i) {
     const double end = stopwatch_->seconds(0, static_cast<int64_t>(i) + 1);
-    record.spans.push_back({static_cast<int32_t>(i), now, end});
-    record.busy_seconds[rank_.instructions[i].resource] += end - now;
+    program::Span span{static_cast<int32_t>(i), now, end};
+    if (const WorkPtr& work = collectives_[i]) {  // it went on while the rank computed
+      span.start = std::max(0.0, work->began - record_began_);
+      span.end = std::max(span.start, work->ended - record_began_);
+    }
+    record.spans.push_back(span);
+    record.busy_seconds[rank_.instructions[i].resource] += span.end - span.start;
     record.memory[2 * i + 1].seconds = now;
     record.memory[2 * i + 2].seconds = end;
     now = end;
@@ -313,8 +356,10 @@ void Executor::begin_record() {
   record.memory.reserve(2 * rank_.instructions.size() + 1);
   record.peak_bytes = memory::usage().current_bytes;
   record.memory.push_back({0, record.peak_bytes});
+  collectives_.assign(rank_.instructions.size(), nullptr);
   stopwatch_->restart();
   stopwatch_->mark();
+  record_began_ = now_seconds();
 }
 
 void Executor::execute(const Instruction& instruction, Step& step) {
@@ -342,7 +387,48 @@ void Executor::execute(const Instruction& instruction, Step& step) {
     case Op::Stash:
       step.slot(instruction.makes[0]).tensors = parameters_.copy_weights();
       return;
+    case Op::Gather:
+      return gather(instruction, step);
+    case Op::Reduce:
+      return reduce(instruction, step);
   }
+}
+
+// What it reads may still be on its way.
+void Executor::wait_for_replicas(const Instruction& instruction, Step& step) {
+  for (const ValueId id : instruction.reads) {
+    const ValueKind kind = rank_.values[static_cast<size_t>(id)].kind;
+    if (kind == ValueKind::Gathered || kind == ValueKind::Reduced) {
+      if (const WorkPtr& pending = step.slot(id).pending) {
+        replicas_->wait(*pending);
+      }
+    }
+  }
+}
+
+void Executor::gather(const Instruction& instruction, Step& step) {
+  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
+  const model::Tensors weights = parameters_.unit_weights(instruction.layer);
+  collectives_[index] = replicas_->gather(
+      parameters_, instruction.layer, weights, describe(static_cast<int32_t>(index)));
+  if (!instruction.makes.empty()) {
+    step.slot(instruction.makes[0]).tensors = weights;
+    step.slot(instruction.makes[0]).pending = collectives_[index];
+  }
+}
+
+void Executor::reduce(const Instruction& instruction, Step& step) {
+  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
+  std::string what = describe(static_cast<int32_t>(index));
+  if (instruction.reads.empty()) {
+    collectives_[index] = replicas_->reduce(parameters_, instruction.layer, std::move(what));
+  } else {
+    Slot& bucket = step.slot(instruction.reads[0]);
+    collectives_[index] = replicas_->reduce_bucket(
+        parameters_, instruction.layer, bucket.layer, bucket.tensors[0], std::move(what));
+    bucket.pending = collectives_[index];
+  }
+  step.slot(instruction.makes[0]).pending = collectives_[index];
 }
 
 ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t layer) const {
@@ -355,14 +441,46 @@ ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t 
   return -1;
 }
 
-// The newest, or a copy that the instruction reads.
+// The newest, or a copy that the instruction reads, or what was gathered for it.
 model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
+  if (parameters_.shard() == program::Shard::Parameters) {
+    step.layer_weights =
+        parameters_.weights_in_units(layer, [&](int64_t unit) -> const model::Tensors& {
+          const ValueId id =
+              find(instruction.reads, ValueKind::Gathered, static_cast<int32_t>(unit));
+          return step.slot(id).tensors;
+        });
+    return step.layer_weights;
+  }
   const ValueId copy = find(instruction.reads, ValueKind::Weights, program_.loss_index());
   if (copy < 0) {
     return parameters_.weights_of(layer);
   }
-  step.old_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
-  return step.old_weights;
+  step.layer_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
+  return step.layer_weights;
+}
+
+// The rank's own, or buckets that the instruction makes or an earlier half made.
+model::Gradients Executor::gradients_for(const Instruction& instruction,
+                                         int32_t layer,
+                                         Step& step) {
+  const program::Shard shard = parameters_.shard();
+  if (shard == program::Shard::None || shard == program::Shard::Optimizer) {
+    return parameters_.gradients_of(layer);
+  }
+  step.layer_gradients =
+      parameters_.gradients_in_buckets(layer, [&](int64_t unit) -> const at::Tensor& {
+        const int32_t number = static_cast<int32_t>(unit);
+        const ValueId made = find(instruction.makes, ValueKind::Bucket, number);
+        Slot& slot =
+            step.slot(made >= 0 ? made : find(instruction.reads, ValueKind::Bucket, number));
+        if (slot.tensors.empty()) {
+          slot.tensors = {parameters_.make_bucket(unit)};
+          slot.layer = layer;
+        }
+        return slot.tensors[0];
+      });
+  return step.layer_gradients;
 }
 
 void Executor::forward(const Instruction& instruction, Step& step) {
@@ -389,11 +507,12 @@ void Executor::loss(const Instruction& instruction, Step& step) {
   const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
   model::Loss::Result result =
       chain_.loss().backward(weights_for(instruction, last, step),
-                             parameters_.gradients_of(last),
+                             gradients_for(instruction, last, step),
                              input.tensors[0],
                              targets.tensors[0],
                              step.scale_of(instruction) * step.input.loss_scale);
-  step.slot(instruction.makes[0]).tensors = {std::move(result.input_gradient)};
+  step.slot(find(instruction.makes, ValueKind::Gradient, last)).tensors = {
+      std::move(result.input_gradient)};
   step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
 
@@ -406,7 +525,7 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   model::Tensors input_gradient;
   if (instruction.op == Op::Backward) {
     input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
-                                                  parameters_.gradients_of(layer),
+                                                  gradients_for(instruction, layer, step),
                                                   input.tensors,
                                                   std::move(saved.saved),
                                                   gradient.tensors,
@@ -414,7 +533,7 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   } else {
     const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
     input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
-                                                        parameters_.gradients_of(layer),
+                                                        gradients_for(instruction, layer, step),
                                                         input.tensors,
                                                         std::move(saved.saved),
                                                         gradient.tensors,
@@ -428,9 +547,10 @@ void Executor::backward(const Instruction& instruction, Step& step) {
 
 void Executor::backward_weight(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
+  const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
   chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
-                                      parameters_.gradients_of(layer),
-                                      std::move(step.slot(instruction.reads[0]).work));
+                                      gradients_for(instruction, layer, step),
+                                      std::move(step.slot(work).work));
 }
 
 // What travels between ranks: the tensor itself, and what a layer hands on beside a gradient.
@@ -481,6 +601,9 @@ void Executor::free(ValueId id, int32_t index, Step& step) {
     transfers_->wait(*sent, [&] { return describe(index); });
   }
   slot.sent.clear();
+  if (slot.pending) {
+    replicas_->wait(*slot.pending);
+  }
   slot = {};
 }
 

@@ -13,6 +13,7 @@
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
 #include "penstock/run/plain_step.h"
+#include "penstock/run/replicas.h"
 #include "penstock/run/transfers.h"
 
 namespace penstock::run {
@@ -37,12 +38,13 @@ class Executor {
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters);
-  // One rank of a program of several: the group's. The parameters are those of its layers. All ranks
-  // make theirs at the same time.
+  // One rank of a program of several: the group's. The parameters are those of its layers, divided among
+  // its replicas as the program says. All ranks make theirs at the same time.
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters,
-           comm::Group& group);
+           comm::Group& group,
+           Replicas* replicas = nullptr);  // where the program has any
 
   // GPU: from the second step on, everything but the update is one recorded graph. Only for chains
   // without random layers (checked).
@@ -57,13 +59,17 @@ class Executor {
 
   // One training step, or as many as the program has updates: `input` has the batches of all of them,
   // and `update` is called for each. The batch, the whole of it at every rank, has as many micro-batches
-  // as the program. Returns the mean loss over all targets that count, once the device has done
+  // as the program, for each replica: the first of them takes the first samples, and so on. Returns the mean loss over all targets that count, once the device has done
   // everything (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error
   // (exit code 1) when an allocation would break the account's limit; weights are then as before,
   // gradients are not.
   double run(const StepInput& input, const Update& update);
   // Of the last run, for each of its updates.
   const std::vector<double>& losses() const { return losses_; }
+  // Of the last run: the sum over the targets of each micro-batch of this replica, and what makes the
+  // mean of an update of such sums. 0 on a rank without the loss.
+  const std::vector<double>& loss_sums() const { return loss_sums_; }
+  double loss_scale(int64_t update) const { return loss_scales_[static_cast<size_t>(update)]; }
 
   // What the last run took and held, instruction by instruction. Bytes are those of the account.
   const program::Timeline& measured() const { return measured_; }
@@ -75,13 +81,16 @@ class Executor {
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters,
-           comm::Group* group);
+           comm::Group* group,
+           Replicas* replicas);
 
   struct Slot {
     model::Tensors tensors;
     model::Saved saved;
     model::WeightWork work;
     std::vector<std::unique_ptr<Sent>> sent;  // its tensors that are on their way to a peer
+    WorkPtr pending;                          // what the replicas still do with them
+    int64_t layer = 0;                        // of a bucket: whose backward fills it
   };
   struct Step;
 
@@ -91,12 +100,19 @@ class Executor {
   void backward_weight(const program::Instruction& instruction, Step& step);
   void send(const program::Instruction& instruction, Step& step);
   void receive(const program::Instruction& instruction, Step& step);
+  void gather(const program::Instruction& instruction, Step& step);
+  void reduce(const program::Instruction& instruction, Step& step);
+  void wait_for_replicas(const program::Instruction& instruction, Step& step);
+  void run_all(Step& step);
   std::vector<model::TensorShape> shapes_of(const program::Value& value) const;
   void free(program::ValueId id, int32_t index, Step& step);
   std::string describe(int32_t index) const;
   void loss(const program::Instruction& instruction, Step& step);
   void show_made(int32_t index, const Step& step) const;
   model::Weights weights_for(const program::Instruction& instruction, int32_t layer, Step& step);
+  model::Gradients gradients_for(const program::Instruction& instruction,
+                                 int32_t layer,
+                                 Step& step);
   program::ValueId find(const std::vector<program::ValueId>& ids,
                         program::ValueKind kind,
                         int32_t layer) const;
@@ -111,6 +127,7 @@ class Executor {
 
   const program::Program& program_;
   comm::Group* group_;  // nothing: the only rank
+  Replicas* replicas_;  // nothing: the rank has none
   const program::RankProgram& rank_;
   std::unique_ptr<Transfers> transfers_;
   const model::Chain& chain_;
@@ -125,7 +142,9 @@ class Executor {
   std::vector<at::Tensor> graph_inputs_;           // likewise, on the device: what the graph reads
   std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
   program::Timeline measured_;
-  std::vector<double> losses_;
+  double record_began_ = 0;
+  std::vector<WorkPtr> collectives_;  // by instruction, of the last run
+  std::vector<double> losses_, loss_sums_, loss_scales_;
   std::function<void(const Made&)> watcher_;
 };
 

@@ -8,6 +8,7 @@
 #include "penstock/device/stopwatch.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
+#include "penstock/run/layer_weights.h"
 
 namespace penstock::run {
 
@@ -59,14 +60,20 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
 
 at::Tensor run_forward(const model::Chain& chain,
                        const model::Parameters& parameters,
-                       const at::Tensor& inputs) {
+                       const at::Tensor& inputs,
+                       LayerWeights& weights) {
   model::Tensors activation{inputs.to(parameters.device().where)};
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Pass pass{.layer = i, .is_training = false};
-    activation =
-        chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
+    activation = chain.layer(i).forward(weights.of(i), activation, pass, /*saved=*/nullptr);
   }
   return activation[0];
+}
+at::Tensor run_forward(const model::Chain& chain,
+                       const model::Parameters& parameters,
+                       const at::Tensor& inputs) {
+  LayerWeights weights(parameters, /*replicas=*/nullptr);
+  return run_forward(chain, parameters, inputs, weights);
 }
 
 }  // namespace
@@ -114,14 +121,86 @@ double accumulate_gradients(const model::Chain& chain,
   return sum * scale;
 }
 
+double accumulate_as_replicas(const model::Chain& chain,
+                              model::Parameters& parameters,
+                              const StepInput& input,
+                              const ReplicaOrder& order) {
+  const int64_t each = input.inputs.size(0) / (order.replicas * input.micro_batches);
+  const double scale = 1.0 / static_cast<double>(chain.loss().count(input.targets));
+  std::vector<double> sums(static_cast<size_t>(order.replicas * input.micro_batches));
+  const auto run = [&](int64_t replica, int64_t micro_batch) {
+    const int64_t number = replica * input.micro_batches + micro_batch;
+    const int64_t first = number * each;
+    sums[static_cast<size_t>(number)] =
+        run_micro_batch(chain,
+                        parameters,
+                        {.inputs = input.inputs.narrow(0, first, each),
+                         .targets = input.targets.narrow(0, first, each),
+                         .pass = {.seed = input.seed,
+                                  .step = input.step,
+                                  .first_sample = input.first_sample + first}},
+                        scale * input.loss_scale)
+            .sum;
+  };
+  // Sums of the buffers that layers add to, replica after replica.
+  const std::vector<at::Tensor> buffers = parameters.gradient_buffers();
+  const auto sum_over_replicas = [&](const auto& work) {
+    std::vector<at::Tensor> total;
+    for (int64_t replica = 0; replica < order.replicas; ++replica) {
+      parameters.zero_gradients();
+      work(replica);
+      for (size_t i = 0; i < buffers.size(); ++i) {
+        if (replica == 0) {
+          total.push_back(buffers[i].clone());
+        } else {
+          total[i].add_(buffers[i]);
+        }
+      }
+    }
+    return total;
+  };
+  std::vector<at::Tensor> total;
+  if (order.reduces_each_micro_batch) {
+    for (const at::Tensor& buffer : buffers) {
+      total.push_back(at::zeros_like(buffer));
+    }
+    for (int64_t i = 0; i < input.micro_batches; ++i) {
+      const std::vector<at::Tensor> sum =
+          sum_over_replicas([&](int64_t replica) { run(replica, i); });
+      for (size_t k = 0; k < total.size(); ++k) {
+        total[k].add_(sum[k]);
+      }
+    }
+  } else {
+    total = sum_over_replicas([&](int64_t replica) {
+      for (int64_t i = 0; i < input.micro_batches; ++i) {
+        run(replica, i);
+      }
+      if (!order.adds_shared_last) {
+        parameters.complete_gradients();
+      }
+    });
+  }
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    at::Tensor(buffers[i]).copy_(total[i]);
+  }
+  parameters.complete_gradients();
+  double sum = 0;
+  for (const double one : sums) {
+    sum += one;
+  }
+  return sum * scale;
+}
+
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,
-                 const at::Tensor& targets) {
-  const at::Tensor last = run_forward(chain, parameters, inputs);
+                 const at::Tensor& targets,
+                 Replicas* replicas) {
+  LayerWeights weights(parameters, replicas);
+  const at::Tensor last = run_forward(chain, parameters, inputs, weights);
   const at::Tensor here = targets.to(parameters.device().where);
-  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, here),
-          chain.loss().count(targets)};
+  return {chain.loss().evaluate(weights.of(chain.size()), last, here), chain.loss().count(targets)};
 }
 
 at::Tensor predict(const model::Chain& chain,

@@ -13,6 +13,8 @@ class Parameters;
 
 namespace penstock::run {
 
+class Replicas;
+
 struct StepInput {
   at::Tensor inputs;   // [samples, ...]
   at::Tensor targets;  // [samples, ...]
@@ -29,15 +31,29 @@ double accumulate_gradients(const model::Chain& chain,
                             model::Parameters& parameters,
                             const StepInput& input);
 
+// In which order replicas with a fixed order of reduction add up gradients.
+struct ReplicaOrder {
+  int64_t replicas = 1;
+  bool reduces_each_micro_batch = false;  // gradients are sharded
+  bool adds_shared_last = false;  // those of a table that two layers share are reduced apart
+};
+// The same on one device, in their order; input.micro_batches are those of each replica.
+double accumulate_as_replicas(const model::Chain& chain,
+                              model::Parameters& parameters,
+                              const StepInput& input,
+                              const ReplicaOrder& order);
+
 struct LossSum {
   double sum = 0;
   int64_t count = 0;
 };
-// Without dropout, keeping nothing.
+// Without dropout, keeping nothing. Where weights are sharded, all replicas call it, each with inputs of
+// its own.
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,
-                 const at::Tensor& targets);
+                 const at::Tensor& targets,
+                 Replicas* replicas = nullptr);
 
 // What the model predicts for each position, likewise.
 at::Tensor predict(const model::Chain& chain,

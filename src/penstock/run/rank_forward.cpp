@@ -6,6 +6,7 @@
 #include "penstock/comm/channels.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
+#include "penstock/run/layer_weights.h"
 #include "penstock/run/transfers.h"
 
 namespace penstock::run {
@@ -15,7 +16,9 @@ LossSum evaluate_stages(const model::Chain& chain,
                         const Stages& stages,
                         comm::Group& group,
                         const at::Tensor& inputs,
-                        const at::Tensor& targets) {
+                        const at::Tensor& targets,
+                        Replicas* replicas) {
+  LayerWeights weights(parameters, replicas);
   const std::vector<model::TensorShape> shapes =
       chain.shapes_for({inputs.sizes().vec(), inputs.scalar_type()}, parameters.compute_type());
   const c10::Device where = parameters.device().where;
@@ -41,12 +44,10 @@ LossSum evaluate_stages(const model::Chain& chain,
     }
     for (int32_t i = begin; i < end; ++i) {
       const model::Pass pass{.layer = i, .is_training = false};
-      activation =
-          chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
+      activation = chain.layer(i).forward(weights.of(i), activation, pass, /*saved=*/nullptr);
     }
     if (stage + 1 == stages.rank_of.size()) {
-      result = {chain.loss().evaluate(
-                    parameters.weights_of(chain.size()), activation[0], targets.to(where)),
+      result = {chain.loss().evaluate(weights.of(chain.size()), activation[0], targets.to(where)),
                 chain.loss().count(targets)};
       continue;
     }

@@ -31,7 +31,7 @@ std::string describe(const config::Recipe& recipe) {
              " layers, width ",
              recipe.model.width,
              ", micro-batches of ",
-             recipe.train.batch / recipe.plan.micro_batches,
+             recipe.micro_batch_size(),
              " x ",
              recipe.model.context,
              ", dropout ",
@@ -228,7 +228,7 @@ void prove_with(const plan::CostTable& measured,
 
 // [inputs and targets, samples, tokens]
 at::Tensor random_micro_batch(const config::Recipe& recipe) {
-  const int64_t samples = recipe.train.batch / recipe.plan.micro_batches;
+  const int64_t samples = recipe.micro_batch_size();
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
   return at::randint(
       recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
@@ -443,7 +443,7 @@ Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& roto
 }
 
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
-  if (recipe.plan.pipeline > 1) {
+  if (recipe.plan.ranks() > 1) {
     const device::Device device = open_device(recipe);
     return measure_pipeline(recipe, make_chain(recipe.model, device), device);
   }

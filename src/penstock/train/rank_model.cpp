@@ -15,12 +15,16 @@
 #include "penstock/base/units.h"
 #include "penstock/memory/gpu_account.h"
 #include "penstock/plan/cuts.h"
+#include "penstock/plan/shard.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/program_json.h"
+#include "penstock/program/simulate.h"
+#include "penstock/program/verify.h"
 #include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/run/rank_update.h"
 #include "penstock/train/asynchronous.h"
+#include "penstock/train/rank_residents.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -40,70 +44,6 @@ model::Part kinds_of(const model::Chain& chain) {
   return part;
 }
 
-int64_t optimizer_copies(const config::TrainOptions& train) {
-  return train.optimizer == "sgd" ? (train.momentum > 0 ? 1 : 0) : 2;
-}
-
-// What a GPU's work holds at every rank beside the model, as a table has it.
-constexpr const char* kWorkspacesName = "workspaces";
-
-std::vector<program::Resident> gpu_residents(const config::Recipe& recipe,
-                                             std::vector<program::Resident> residents,
-                                             const plan::CostTable& costs) {
-  for (program::Resident& resident : residents) {
-    resident.bytes = memory::gpu_block_bytes(resident.bytes);
-  }
-  for (const program::Resident& resident : costs.residents) {
-    if (resident.name == kWorkspacesName) {
-      residents.push_back(resident);
-    }
-  }
-  if (recipe.plan.memory_bytes() > 0) {
-    residents.push_back(allocator_pages());
-  }
-  return residents;
-}
-
-// As build_rank_model() will allocate them.
-std::vector<program::Resident> residents_of(const config::Recipe& recipe,
-                                            const model::Chain& chain,
-                                            const model::Part& part,
-                                            const plan::CostTable& costs) {
-  const std::vector<model::ParameterSpec> specs = chain.parameters(part);
-  const int64_t elements = model::Parameters::flat_elements(specs);
-  std::vector<program::Resident> residents{{"weights", 4 * elements}, {"gradients", 4 * elements}};
-  if (const at::ScalarType type = compute_type(recipe.train); type != at::kFloat) {
-    residents.push_back({"compute copy", static_cast<int64_t>(c10::elementSize(type)) * elements});
-  }
-  residents.push_back({"optimizer state", 4 * elements * optimizer_copies(recipe.train)});
-  if (recipe.run.device == "cuda") {
-    return gpu_residents(recipe, std::move(residents), costs);
-  }
-  int64_t largest = 0, shared = 0;
-  for (const model::ParameterSpec& spec : specs) {
-    largest = std::max(largest, spec.count());
-  }
-  std::set<std::string> seen;
-  const auto count_shared = [&](const std::vector<model::ParameterSpec>& layer) {
-    for (const model::ParameterSpec& spec : layer) {
-      shared += seen.insert(spec.name).second ? 0 : spec.count();
-    }
-  };
-  for (const int64_t layer : part.layers) {
-    count_shared(chain.layer(layer).parameters());
-  }
-  if (part.has_loss) {
-    count_shared(chain.loss().parameters());
-  }
-  if (shared > 0) {
-    residents.push_back({"gradients of shared weights", 4 * shared});
-  }
-  if (recipe.train.optimizer == "lamb") {
-    residents.push_back({"update", 4 * largest});
-  }
-  return residents;
-}
-
 // A table of another model, or of other micro-batches.
 void require_table_of(const plan::CostTable& table,
                       const model::Chain& chain,
@@ -116,8 +56,7 @@ void require_table_of(const plan::CostTable& table,
     refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
   }
   const std::vector<model::TensorShape> shapes = chain.shapes_for(
-      {{recipe.train.batch / recipe.plan.micro_batches, recipe.model.context}, at::kLong},
-      compute_type(recipe.train));
+      {{recipe.micro_batch_size(), recipe.model.context}, at::kLong}, compute_type(recipe.train));
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
     const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
@@ -316,6 +255,49 @@ plan::PipelineRequest pipeline_request(const config::PlanOptions& options) {
 
 namespace {
 
+// With replicas: the same stages, each `plan.data` times, with the program of all of them.
+void add_replicas(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  plan::CostTable costs,
+                  plan::PipelineResult& result) {
+  const int32_t replicas = static_cast<int32_t>(recipe.plan.data);
+  const plan::Sharding sharding = sharding_of(recipe, chain, result.pipeline, costs);
+  if (sharding.shard != program::Shard::None) {
+    costs.step_s /= replicas;  // each moves its pieces
+  }
+  const plan::Residents of_stages(result.pipeline.schedule.turns.size());
+  result.program = plan::shard(
+      plan::lower_pipeline(costs, result.pipeline, of_stages, /*limit_bytes=*/0), sharding);
+  for (program::RankProgram& rank : result.program.ranks) {
+    rank.limit_bytes = result.is_feasible ? recipe.plan.memory_bytes() : 0;
+  }
+  const program::Verdict verdict = program::verify(result.program);
+  PENSTOCK_CHECK(verdict.is_sound(), "an unsound program of replicas: ", verdict.violation->text);
+  const std::vector<int64_t> least = result.least_bytes;
+  result.peak_bytes.clear();
+  result.least_bytes.clear();
+  result.binding.clear();
+  for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
+    const program::Peak& peak = verdict.peaks[rank];
+    result.peak_bytes.push_back(peak.bytes);
+    result.least_bytes.push_back(
+        result.is_feasible ? peak.bytes
+                           : std::max(peak.bytes, least[rank / static_cast<size_t>(replicas)]));
+    result.binding.push_back(
+        peak.instruction < 0
+            ? "weights, state and inputs"
+            : describe(
+                  result.program,
+                  result.program.ranks[rank].instructions[static_cast<size_t>(peak.instruction)]));
+  }
+  const program::Timeline timeline = program::simulate(result.program);
+  result.step_s = timeline.seconds;
+  result.bubble = plan::idle_share(timeline);
+  const plan::SentBytes sent = plan::count_sent(result.program, sharding);
+  result.sent_bytes = sent.all;
+  result.gathered_again_bytes = sent.gathered_again;
+}
+
 plan::PipelineResult plan_request(const config::Recipe& recipe,
                                   const model::Chain& chain,
                                   const plan::CostTable& costs,
@@ -324,11 +306,7 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
     return run::parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks);
   };
   request.residents = [&](const plan::Pipeline& pipeline) {
-    plan::Residents all;
-    for (const model::Part& part : parts_of(pipeline)) {
-      all.push_back(residents_of(recipe, chain, part, costs));
-    }
-    return all;
+    return stage_residents(recipe, chain, pipeline, costs);
   };
   request.weight_bytes = [&](const plan::Pipeline& pipeline) {
     std::vector<int64_t> all;
@@ -342,15 +320,28 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
     }
     return all;
   };
-  return plan::plan_pipeline(costs, request);
+  if (recipe.plan.data == 1) {
+    return plan::plan_pipeline(costs, request);
+  }
+  if (request.ranks == 1) {
+    request.kind = request.kind.value_or(schedule::Kind::OneFOneB);
+  }
+  // What units hold at each layer does not depend on the cuts, unless it is nothing.
+  const plan::Pipeline uncut{.cuts = {0, static_cast<int32_t>(chain.size())}};
+  plan::PipelineResult result =
+      plan::plan_pipeline(plan::with_sharding(costs, units_of(recipe, chain, uncut.cuts)), request);
+  add_replicas(recipe, chain, costs, result);
+  return result;
 }
 
 }  // namespace
 
 plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
                                    const model::Chain& chain,
-                                   const plan::CostTable& costs) {
+                                   const plan::CostTable& costs,
+                                   const plan::LinkCost& line) {
   plan::PipelineRequest request = pipeline_request(recipe.plan);
+  request.link = line;
   request.updates = static_cast<int32_t>(most_steps_at_once(recipe));
   return plan_request(recipe, chain, costs, std::move(request));
 }
@@ -386,7 +377,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
                            const device::Device& device,
                            comm::Group& group,
                            bool predicts) {
-  if (group.size() == 1) {
+  if (recipe.plan.ranks() == 1) {
     return build_alone(recipe, chain, device, predicts);
   }
   RankModel made;
@@ -419,7 +410,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
   const nlohmann::json json = nlohmann::json::parse(text);
   made.stages = {json.at("rank_of").get<std::vector<int32_t>>(),
                  json.at("cuts").get<std::vector<int32_t>>()};
-  made.parts = run::parts_of(made.stages, group.size());
+  made.parts = run::parts_of(made.stages, static_cast<int32_t>(recipe.plan.pipeline));
   plan::PlanResult& result = made.planned.result;
   result.is_feasible = true;
   result.step_s = json.at("step_s").get<double>();
@@ -429,13 +420,21 @@ RankModel build_rank_model(const config::Recipe& recipe,
   result.plan.micro_batches = static_cast<int32_t>(recipe.plan.micro_batches);
   result.program =
       program::parse_program_json(json.at("program").get<std::string>(), "the plan of rank 0");
-  made.parameters =
-      std::make_unique<model::Parameters>(chain,
-                                          made.parts[static_cast<size_t>(group.rank())],
-                                          compute_type(recipe.train),
-                                          static_cast<uint64_t>(recipe.train.seed),
-                                          device);
+  const int32_t replicas = static_cast<int32_t>(recipe.plan.data);
+  if (replicas > 1) {
+    made.replicas = std::make_unique<run::Replicas>(group, replica_options(recipe, group));
+  }
+  made.parameters = std::make_unique<model::Parameters>(
+      chain,
+      made.parts[static_cast<size_t>(group.rank() / replicas)],
+      compute_type(recipe.train),
+      static_cast<uint64_t>(recipe.train.seed),
+      device,
+      replication_of(recipe, chain, made.stages.cuts, group.rank() % replicas));
   made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
+  if (made.replicas) {
+    made.optimizer->set_replicas(made.replicas->group());
+  }
   return made;
 }
 

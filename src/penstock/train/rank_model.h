@@ -13,6 +13,7 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline_planner.h"
 #include "penstock/run/rank_forward.h"
+#include "penstock/run/replicas.h"
 #include "penstock/train/planning.h"
 
 namespace penstock::train {
@@ -35,7 +36,8 @@ class PatientScope {
 
 struct RankModel {
   run::Stages stages;
-  std::vector<model::Part> parts;  // of every rank
+  std::vector<model::Part> parts;           // of every stage of ranks; each has plan.data replicas
+  std::unique_ptr<run::Replicas> replicas;  // nothing: there are none
   std::unique_ptr<model::Parameters> parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
   Planned planned;  // the program of all ranks; bytes are those of the rank that holds most
@@ -72,8 +74,10 @@ plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
 // What [plan] asks for; who holds what is left to the caller.
 plan::PipelineRequest pipeline_request(const config::PlanOptions& options);
 
+// `line`: what a message between ranks takes.
 plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
                                    const model::Chain& chain,
-                                   const plan::CostTable& costs);
+                                   const plan::CostTable& costs,
+                                   const plan::LinkCost& line = {});
 
 }  // namespace penstock::train

@@ -120,17 +120,15 @@ program::Timeline put_together(std::vector<StepRecord> records) {
   for (StepRecord& record : records) {
     program::RankTimeline& rank = record.timeline.ranks.front();
     begin_later(rank, record.began_s - first);
-    whole.seconds = std::max(whole.seconds, rank.spans.empty() ? 0 : rank.spans.back().end);
+    for (const program::Span& span : rank.spans) {
+      whole.seconds = std::max(whole.seconds, span.end);
+    }
     whole.ranks.push_back(std::move(rank));
   }
   return whole;
 }
 
 }  // namespace
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::optional<program::Timeline> gather_step(const StepRecords& records,
                                              const program::Program& program,

@@ -3,14 +3,13 @@
 
 #include <optional>
 
+#include "penstock/base/clock.h"
 #include "penstock/comm/group.h"
 #include "penstock/program/program.h"
 #include "penstock/program/simulate.h"
 #include "penstock/train/step_records.h"
 
 namespace penstock::train {
-
-double now_seconds();  // the steady clock, which records begin by
 
 // The step of median length at rank 0, among the last ones. All ranks call it, with records of the same
 // steps, which ran this program; rank 0 gets the timeline, the others nothing, and so does it where

@@ -17,4 +17,16 @@ void run_ranks(const config::Recipe& recipe,
                int64_t asked,
                const std::function<void(comm::Group&)>& work);
 
+// ConfigError where `who` ("--ranks says") names another number of ranks than the plan has.
+void require_ranks(const config::PlanOptions& plan, int64_t found, const char* who);
+
+// As many as a launcher has started, or as the user says, or as the recipe has.
+int64_t num_ranks(const config::Recipe& recipe, int64_t asked);
+
+// The same where the recipe may leave the layout of the ranks open: it is chosen first (layout.h), and
+// `work` gets the recipe that says it.
+void run_chosen_ranks(const config::Recipe& recipe,
+                      int64_t asked,
+                      const std::function<void(comm::Group&, const config::Recipe&)>& work);
+
 }  // namespace penstock::train

@@ -59,6 +59,9 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
   if (step.loss_scale) {
     values.emplace_back("loss_scale", *step.loss_scale);
   }
+  if (step.sent_bytes) {
+    values.emplace_back("sent_bytes", static_cast<double>(*step.sent_bytes));
+  }
   metrics_->record(steps_done, values);
   progress_->update(steps_done,
                     {{"loss", print("%.4f", step.loss)},

@@ -19,8 +19,9 @@ struct StepReport {
   double lr = 0;
   double gradient_norm = 0;
   double seconds = 0;
-  std::optional<double> loss_scale;  // float16
-  bool was_skipped = false;          // the gradients overflowed: there is no norm
+  std::optional<double> loss_scale;   // float16
+  std::optional<int64_t> sent_bytes;  // to replicas
+  bool was_skipped = false;           // the gradients overflowed: there is no norm
 };
 
 class Reporter {

@@ -19,10 +19,10 @@
 
 namespace penstock::train {
 
-void prepare_process(const config::Recipe& recipe) {
+void prepare_process(const config::Recipe& recipe, int64_t asked_ranks) {
   memory::install_cpu_allocator();
   run::use_fast_products();
-  const int64_t ranks = comm::launched_ranks() > 1 ? 1 : recipe.plan.pipeline;
+  const int64_t ranks = comm::launched_ranks() > 1 ? 1 : std::max(asked_ranks, recipe.plan.ranks());
   if (recipe.run.threads > 0) {
     at::set_num_threads(static_cast<int>(recipe.run.threads));
   } else if (ranks > 1) {
@@ -71,7 +71,7 @@ bool uses_graph(const config::Recipe& recipe) {
     return false;
   }
   // A graph cannot wait for a peer.
-  if (recipe.plan.pipeline > 1) {
+  if (recipe.plan.ranks() > 1) {
     return false;
   }
   // Under a limit the allocator must be free to move its pages, which it cannot while it records.
@@ -115,7 +115,8 @@ BatchTensors as_tensors(const data::Batch& batch) {
 
 void load_start_weights(const config::ModelOptions& model,
                         const model::Chain& chain,
-                        model::Parameters& parameters) {
+                        model::Parameters& parameters,
+                        comm::Group* group) {
   if (model.weights.empty()) {
     return;
   }
@@ -127,7 +128,11 @@ void load_start_weights(const config::ModelOptions& model,
       others.push_back(spec.name);
     }
   }
-  checkpoint::import_weights(file, parameters, others);
+  if (group != nullptr) {
+    checkpoint::import_weights(file, parameters, others, *group);
+  } else {
+    checkpoint::import_weights(file, parameters, others);
+  }
   log_info("starting from the weights of ", file.string());
 }
 

@@ -15,7 +15,7 @@ namespace penstock::train {
 
 // Threads, allocator and products; once per process, before the first tensor. The ranks of a pipeline
 // are threads of it, each with its share of the cores, unless a launcher has started them.
-void prepare_process(const config::Recipe& recipe);
+void prepare_process(const config::Recipe& recipe, int64_t asked_ranks = 0);
 
 // The device that the recipe names, its account the one that the process's bytes are counted by.
 device::Device open_device(const config::Recipe& recipe);
@@ -33,9 +33,11 @@ at::ScalarType compute_type(const config::TrainOptions& train);
 data::Split open_data(const config::Recipe& recipe);
 
 // Where the recipe names weights to start from, takes those of `parameters`, all or some of the chain's.
+// With a group all ranks call it.
 void load_start_weights(const config::ModelOptions& model,
                         const model::Chain& chain,
-                        model::Parameters& parameters);
+                        model::Parameters& parameters,
+                        comm::Group* group = nullptr);
 
 struct BatchTensors {
   at::Tensor inputs, targets;  // [sequences, context]; views of the batch, which must outlive them

@@ -1,5 +1,7 @@
 #include "penstock/train/trainer.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -15,17 +17,20 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/run_lock.h"
 #include "penstock/comm/group.h"
+#include "penstock/comm/sub_group.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/tokenizer.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/loss_scale.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/shard.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/run/rank_forward.h"
 #include "penstock/run/rank_update.h"
+#include "penstock/run/replica_check.h"
 #include "penstock/train/asynchronous.h"
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/planning.h"
@@ -124,8 +129,14 @@ struct Trainer::Parts {
         model(build_rank_model(recipe, chain, device, group, predicts)),
         parameters(*model.parameters),
         optimizer(*model.optimizer),
-        others(chain, model.parts, group),
-        executor(model.planned.result.program, chain, parameters, group) {
+        others(
+            chain, model.parts, group, static_cast<int32_t>(recipe.plan.data), parameters.shard()),
+        executor(model.planned.result.program, chain, parameters, group, model.replicas.get()) {
+    if (model.replicas) {
+      pipeline = comm::split(group, parameters.replica(), [] {
+        return std::string("groups of one replica of each stage");
+      });
+    }
     if (recipe.train.precision == "float16") {
       scaler.emplace(optim::loss_scale_options(recipe.train));
     }
@@ -140,6 +151,14 @@ struct Trainer::Parts {
     std::unique_ptr<run::Executor> executor;
   };
   run::Executor& executor_of(const config::Recipe& recipe, comm::Group& group, int64_t updates) {
+    if (!optimizer.wants_reduced_gradients()) {
+      if (!unreduced.executor) {
+        unreduced.program = plan::without_reduces(model.planned.result.program);
+        unreduced.executor = std::make_unique<run::Executor>(
+            unreduced.program, chain, parameters, group, model.replicas.get());
+      }
+      return *unreduced.executor;
+    }
     if (updates == model.planned.result.program.updates) {
       return executor;
     }
@@ -162,10 +181,17 @@ struct Trainer::Parts {
   model::Parameters& parameters;
   optim::Optimizer& optimizer;
   run::RankUpdate others;
+  std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
   std::map<int64_t, Shorter> shorter;  // by updates
-  StepRecords records;
+  Shorter unreduced;                   // of an optimizer that reduces gradients in its own way
+  StepRecords records, unreduced_records;
+  // Of the steps that a run of many ends up with.
+  const StepRecords& steady_records() const {
+    return unreduced_records.last().empty() ? records : unreduced_records;
+  }
+  int64_t sent_before = 0;  // to replicas, until the step that runs
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Reporter> reporter;
@@ -200,7 +226,7 @@ Trainer::Trainer(const config::Recipe& recipe,
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
   if (recipe_.plan.is_asynchronous() && !from.empty()) {
-    keep_cuts(checkpoint::verified_recipe(from).plan, recipe_.plan);
+    keep_cuts(checkpoint::verified_recipe(from, group).plan, recipe_.plan);
   }
   parts_ = make_parts(recipe_, group, predicts);
   Parts& parts = *parts_;
@@ -227,11 +253,15 @@ Trainer::Trainer(const config::Recipe& recipe,
 void Trainer::load_or_start(const fs::path& from) {
   Parts& parts = *parts_;
   if (from.empty()) {
-    load_start_weights(recipe_.model, parts.chain, parts.parameters);
+    load_start_weights(recipe_.model, parts.chain, parts.parameters, &group_);
   } else {
-    parts.state = checkpoint::load(from, recipe_, parts.parameters, parts.optimizer);
+    parts.state = checkpoint::load(from, recipe_, parts.parameters, parts.optimizer, group_);
     require_same_data(parts.state.data, parts.split.train.fingerprint());
     log_info("resuming from ", from.string(), " at step ", parts.state.step);
+  }
+  const program::Shard shard = parts.parameters.shard();
+  if (shard == program::Shard::Optimizer || shard == program::Shard::Gradients) {
+    parts.model.replicas->gather_all(parts.parameters);
   }
   parts.state.data = parts.split.train.fingerprint();
   if (parts.scaler) {
@@ -265,14 +295,15 @@ const std::string& Trainer::plan_title() const {
 }
 
 std::optional<MeasuredStep> Trainer::measured_step() const {
-  const StepRecords& records = parts_->records;
+  const StepRecords& records = parts_->steady_records();
   if (records.last().empty()) {
     return std::nullopt;
   }
   const program::Program& whole = parts_->model.planned.result.program;
   const int64_t updates = records.updates_of_last();
-  const program::Program& program =
-      updates == whole.updates ? whole : parts_->shorter.at(updates).program;
+  const program::Program& program = updates != whole.updates ? parts_->shorter.at(updates).program
+                                    : &records == &parts_->records ? whole
+                                                                   : parts_->unreduced.program;
   std::optional<program::Timeline> timeline = gather_step(records, program, group_);
   if (!timeline) {
     return std::nullopt;
@@ -295,15 +326,27 @@ Summary Trainer::run() {
            recipe_.run.out);
 
   const double began = now_seconds();
+  bool is_to_validate = false, is_to_save = false;
   while (parts.state.step < steps && !is_to_stop()) {
     const int64_t before = parts.state.step;
     train_steps();
     const int64_t done = parts.state.step;
-    if (done < steps && is_due(recipe_.run.validate_every, before, done)) {
-      validate();
+    if (is_due(recipe_.run.check_replicas, before, done)) {
+      check_replicas();
     }
-    if (done < steps && is_due(recipe_.run.save_every, before, done)) {
+    is_to_validate = is_to_validate || is_due(recipe_.run.validate_every, before, done);
+    is_to_save = is_to_save || is_due(recipe_.run.save_every, before, done);
+    // Replicas that move by themselves for some steps have no weights in common until they meet.
+    if (done == steps || !parts.optimizer.replicas_agree()) {
+      continue;
+    }
+    if (is_to_validate) {
+      validate();
+      is_to_validate = false;
+    }
+    if (is_to_save) {
       save();
+      is_to_save = false;
     }
   }
   if (parts.reporter) {
@@ -319,7 +362,7 @@ Summary Trainer::run() {
   }
   summary_.seconds = now_seconds() - began;
   summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
-  summary_.step_seconds = parts.records.median_seconds();
+  summary_.step_seconds = parts.steady_records().median_seconds();
   for (const double peak : gather(static_cast<double>(memory::usage().peak_bytes))) {
     summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
     summary_.peak_bytes = std::max(summary_.peak_bytes, summary_.rank_peak_bytes.back());
@@ -338,6 +381,7 @@ void Trainer::train_steps() {
   const double began = now_seconds();
   const int64_t first_step = parts.state.step;
   const int64_t count = steps_at_once(recipe_, first_step);
+  const bool is_reduced = parts.optimizer.wants_reduced_gradients();
   run::Executor& executor = parts.executor_of(recipe_, group_, count);
   const data::Batch batch = next_batches(*parts.loader, count);
   const BatchTensors tensors = as_tensors(batch);
@@ -358,7 +402,7 @@ void Trainer::train_steps() {
   executor.run(input, [&] {
     settings.rate = optim::rate_at(recipe_.train, step);
     settings.rate.lr *= rate_factor(recipe_.plan, group_.rank(), step);
-    parts.others.add_shared_gradients(parts.parameters);
+    parts.others.add_shared_gradients(parts.parameters, /*is_whole=*/!is_reduced);
     parts.optimizer.update(parts.parameters, settings);
     ++step;
     if (updates_by_itself) {
@@ -371,7 +415,7 @@ void Trainer::train_steps() {
   const double record_began = now_seconds() - executor.measured().seconds;
   std::vector<double> sums = executor.losses();  // they are with one of the ranks
   sums.insert(sums.end(), squares.begin(), squares.end());
-  sums = add_over_ranks(sums);
+  sums = parts.model.replicas ? std::vector{gather_loss(executor)} : add_over_ranks(sums);
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(sums[static_cast<size_t>(i)])) {
       fail_diverged("loss", first_step + i + 1, recipe_.train);
@@ -384,7 +428,9 @@ void Trainer::train_steps() {
 
   parts.state.step = step;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
-  parts.records.add({executor.measured(), record_began}, count);
+  (is_reduced ? parts.records : parts.unreduced_records)
+      .add({executor.measured(), record_began}, count);
+  note_sent_bytes();
   const double seconds = (now_seconds() - began) / static_cast<double>(count);
   for (int64_t i = 0; i < count; ++i) {
     const double loss = sums[static_cast<size_t>(i)];
@@ -400,9 +446,65 @@ void Trainer::train_steps() {
            .gradient_norm = updated.was_applied ? updated.norm : 0,
            .seconds = seconds,
            .loss_scale = parts.scaler ? std::optional(settings.loss_scale) : std::nullopt,
+           .sent_bytes = parts.model.replicas ? std::optional(summary_.sent_bytes) : std::nullopt,
            .was_skipped = !updated.was_applied});
     }
   }
+}
+
+// What went to replicas since the step before.
+void Trainer::note_sent_bytes() {
+  Parts& parts = *parts_;
+  if (!parts.model.replicas) {
+    return;
+  }
+  const int64_t all = parts.model.replicas->sent_bytes();
+  const std::vector<double> sent =
+      gather(static_cast<double>(all - parts.sent_before + parts.optimizer.last_sent_bytes()));
+  parts.sent_before = all;
+  summary_.sent_bytes = static_cast<int64_t>(*std::max_element(sent.begin(), sent.end()));
+}
+
+// The mean over the targets of all replicas, added up in the order of the micro-batches.
+double Trainer::gather_loss(const run::Executor& executor) {
+  const std::vector<double> sums = group_.all_gather(
+      executor.loss_sums(), [] { return std::string("the losses of all replicas"); });
+  double sum = 0;
+  for (const double one : sums) {  // those of ranks without the loss are 0
+    sum += one;
+  }
+  return sum * executor.loss_scale(0);
+}
+
+void Trainer::check_replicas() {
+  Parts& parts = *parts_;
+  if (!parts.model.replicas || !parts.optimizer.replicas_agree()) {
+    return;
+  }
+  comm::Group& replicas = parts.model.replicas->group();
+  const std::string drift = run::find_drift(
+      run::replicated_weights(parts.parameters), replicas, group_.rank() - replicas.rank());
+  // All ranks stop, whichever stage it is in; the first that found something says what.
+  const std::vector<double> found = gather(drift.empty() ? 0 : 1);
+  const auto first = std::find(found.begin(), found.end(), 1.0);
+  if (first == found.end()) {
+    return;
+  }
+  std::array<char, 512> line = {};
+  drift.copy(line.data(), line.size() - 1);
+  group_.broadcast(static_cast<int32_t>(first - found.begin()), line.data(), line.size(), [] {
+    return std::string("what differs between the replicas");
+  });
+  throw Error(
+      ExitCode::Negative,
+      cat("replicas have drifted apart by step ",
+          parts.state.step,
+          ": ",
+          line.data(),
+          "; nothing is saved from here; memory or a link of that machine is the likely cause: "
+          "go on with --resume ",
+          recipe_.run.out,
+          " elsewhere"));
 }
 
 // A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
@@ -450,26 +552,40 @@ void Trainer::validate() {
   parts.executor.release_graph();
   const data::Dataset& dataset = *parts.split.validation;
   const int64_t sequences = std::min(recipe_.run.validate_sequences, dataset.samples());
-  const int64_t at_once = recipe_.train.batch / recipe_.plan.micro_batches;
+  const int64_t at_once = recipe_.micro_batch_size();
+  const int64_t batches = (sequences + at_once - 1) / at_once;
+  const int64_t replicas = recipe_.plan.data;
   run::LossSum total;
-  for (int64_t first = 0; first < sequences; first += at_once) {
-    const int64_t count = std::min(at_once, sequences - first);
-    const data::Batch batch = data::read_in_order(dataset, first, count);
+  // The replicas take a batch each at the same time. Where some are left over they repeat the last, for
+  // weights may have to be gathered by all, and it does not count.
+  for (int64_t round = 0; round < batches; round += replicas) {
+    const int64_t number = round + parts.parameters.replica();
+    const int64_t first = std::min(number, batches - 1) * at_once;
+    const data::Batch batch =
+        data::read_in_order(dataset, first, std::min(at_once, sequences - first));
     const BatchTensors tensors = as_tensors(batch);
-    const run::LossSum part =
-        group_.size() == 1
-            ? run::evaluate(parts.chain, parts.parameters, tensors.inputs, tensors.targets)
-            : run::evaluate_stages(parts.chain,
-                                   parts.parameters,
-                                   parts.model.stages,
-                                   group_,
-                                   tensors.inputs,
-                                   tensors.targets);
-    total.sum += part.sum;
+    run::LossSum part = recipe_.plan.pipeline == 1
+                            ? run::evaluate(parts.chain,
+                                            parts.parameters,
+                                            tensors.inputs,
+                                            tensors.targets,
+                                            parts.model.replicas.get())
+                            : run::evaluate_stages(parts.chain,
+                                                   parts.parameters,
+                                                   parts.model.stages,
+                                                   parts.pipeline ? *parts.pipeline : group_,
+                                                   tensors.inputs,
+                                                   tensors.targets,
+                                                   parts.model.replicas.get());
+    part = number < batches ? part : run::LossSum{};
     total.count += part.count;
+    // One after the other, in the order of the batches.
+    for (const double sum : replicas > 1 ? gather(part.sum) : std::vector{part.sum}) {
+      total.sum += sum;
+    }
   }
-  summary_.validation_loss =
-      sum_over_ranks(total.sum) / sum_over_ranks(static_cast<double>(total.count));
+  const double sum = replicas > 1 ? total.sum : sum_over_ranks(total.sum);
+  summary_.validation_loss = sum / sum_over_ranks(static_cast<double>(total.count));
   if (!std::isfinite(*summary_.validation_loss)) {
     fail_diverged("validation loss", parts.state.step, recipe_.train);
   }
@@ -496,21 +612,25 @@ std::vector<double> Trainer::add_over_ranks(const std::vector<double>& own) {
   return sums;
 }
 
-// Where one rank has been asked to stop, all do, after the same step.
+// Where one rank has been asked to stop, all do, after the same step: one after which all is the same
+// at the replicas.
 bool Trainer::is_to_stop() {
-  return sum_over_ranks(was_interrupted() ? 1 : 0) > 0;
+  return sum_over_ranks(was_interrupted() ? 1 : 0) > 0 && parts_->optimizer.replicas_agree();
 }
 
 void Trainer::save() {
   Parts& parts = *parts_;
-  if (!std::isfinite(sum_over_ranks(optim::flat_norm(parts.parameters.flat_weights())))) {
+  if (recipe_.run.check_replicas > 0) {
+    check_replicas();
+  }
+  if (!std::isfinite(sum_over_ranks(optim::weight_norm(parts.parameters)))) {
     fail_diverged("weights' norm", parts.state.step, recipe_.train);
   }
   try {
     summary_.checkpoint =
         group_.size() == 1
             ? checkpoint::save(recipe_, parts.parameters, parts.optimizer, parts.state)
-            : checkpoint::save_parts(recipe_,
+            : checkpoint::save_ranks(recipe_,
                                      parts.chain,
                                      parts.model.parts,
                                      parts.parameters,

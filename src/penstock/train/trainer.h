@@ -16,6 +16,9 @@ class Group;
 namespace penstock::optim {
 struct Updated;
 }
+namespace penstock::run {
+class Executor;
+}
 
 namespace penstock::train {
 
@@ -32,6 +35,7 @@ struct Summary {
   int64_t peak_bytes = 0;
   std::vector<int64_t> rank_peak_bytes;            // of each
   std::vector<int64_t> predicted_rank_peak_bytes;  // likewise; empty: not predicted
+  int64_t sent_bytes = 0;  // of each step, to replicas, by the rank that sent most; the last step's
   int64_t parameters = 0;
   int64_t skipped_steps = 0;         // float16: their gradients overflowed
   std::filesystem::path checkpoint;  // the last one written; empty: none
@@ -83,6 +87,9 @@ class Trainer {
   double sum_over_ranks(double own);
   std::vector<double> add_over_ranks(const std::vector<double>& own);
   void train_steps();
+  double gather_loss(const run::Executor& executor);
+  void check_replicas();
+  void note_sent_bytes();
   void note_update(const optim::Updated& updated, int64_t step);
   void validate();
   void save();

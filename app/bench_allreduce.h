@@ -1,0 +1,10 @@
+// 'penstock bench allreduce': how long ranks take to sum, by each algorithm.
+#pragma once
+
+#include "commands.h"
+
+namespace penstock::app {
+
+void add_bench_allreduce_command(CLI::App& bench, Action& action);
+
+}  // namespace penstock::app

@@ -1,0 +1,135 @@
+// What the optimizers that send signs share: 1-bit Adam, 0/1 Adam and 1-bit LAMB. Replicas send each
+// other their momentum (0/1 Adam also gradients) as one bit an element and a scale for a few hundred;
+// what the bits leave out is kept and sent later. See docs/onebit.md. Internal to optim/.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "penstock/comm/compressed.h"
+#include "penstock/kernels/optimizers.h"
+#include "penstock/optim/optimizer.h"
+
+namespace penstock::optim {
+
+class OneBit : public Optimizer {
+ public:
+  void update(model::Parameters& parameters, const UpdateSettings& settings) final;
+  Updated updated() final { return updated_; }
+  int64_t last_sent_bytes() const final { return sent_bytes_; }
+
+ protected:
+  OneBit(const config::TrainOptions& train, const model::Parameters& parameters);
+
+  // Part of a segment, with the state that belongs to it.
+  struct Piece {
+    size_t parameter;  // index into Parameters::all()
+    bool has_weight_decay;
+    int64_t count;
+    float* weights;
+    const float* gradients;
+    float* mean;
+    float* mean_square;
+    int64_t offset;  // into buffers that are laid out as segments are
+  };
+  // Calls use(piece, number) for every segment in pieces of the same size whatever the threads and ranks;
+  // pieces are numbered by num_pieces().
+  template <typename Use>
+  void for_each_piece(model::Parameters& parameters, const Use& use);
+  static size_t num_pieces(const model::Parameters& parameters);
+
+  // Calls use(first, count) for ranges of the whole flat buffers, over all threads.
+  template <typename Use>
+  void for_each_range(const Use& use) const;
+
+  // AdamW's for step steps_done_ + 1, of a variance that was updated so often.
+  kernels::AdamSettings settings_for(const Rate& rate, int64_t variance_updates) const;
+  static kernels::AdamSettings without_decay(kernels::AdamSettings settings);
+
+  // What this replica's own gradients are multiplied by, so that their mean over the replicas is the
+  // gradient: they are shares of a sum.
+  float own_scale(double gradient_scale) const;
+
+  // From this replica's values to the average as all replicas see it, to the bit. `values` are laid out as
+  // Parameter::offset says; dead ones become zero.
+  void average(model::Parameters& parameters, float* values);
+
+  // While the variance moves, a replica keeps the momentum of its segments. Before all of it is needed.
+  void complete_momentum(model::Parameters& parameters);
+  void forget_errors();
+
+  // Of all replicas, those of replica 0 first.
+  std::vector<double> gather(const std::vector<double>& own);
+
+  int32_t num_replicas() const { return num_replicas_; }
+  float* flat(size_t buffer) { return state_[buffer].flat.data_ptr<float>(); }
+
+  static constexpr size_t kMean = 0, kMeanSquare = 1, kWorkerError = 2, kServerError = 3;
+  static constexpr size_t kNumBuffers = 4;  // of the above
+
+  const config::TrainOptions train_;
+
+ private:
+  static constexpr int64_t kGrain = 1 << 15;  // elements per piece of work
+
+  void find_alive(const model::Parameters& parameters);
+  comm::CompressedReduce& reduce();
+  Squares estimate_squares(const model::Parameters& parameters);
+
+  const int32_t num_replicas_;
+  const int64_t elements_;  // of the whole flat buffers
+  const comm::SignBlocks blocks_;
+  at::Tensor staging_;
+  at::Tensor alive_;          // a bit for each element
+  int64_t alive_since_ = -1;  // steps_done_ that they are right for
+  std::unique_ptr<comm::CompressedReduce> reduce_;
+  int64_t sent_bytes_ = 0;
+  Updated updated_;
+};
+
+std::unique_ptr<Optimizer> make_onebit_adam(const config::TrainOptions& train,
+                                            const model::Parameters& parameters);
+std::unique_ptr<Optimizer> make_zeroone_adam(const config::TrainOptions& train,
+                                             const model::Parameters& parameters);
+std::unique_ptr<Optimizer> make_onebit_lamb(const config::TrainOptions& train,
+                                            const model::Parameters& parameters);
+
+template <typename Use>
+void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {
+  size_t before = 0;
+  for (const model::Segment& segment : parameters.segments()) {
+    const model::Parameter& parameter = parameters.all()[segment.parameter];
+    float* weights = parameters.own_weights(segment).data_ptr<float>();
+    const float* gradients = parameters.own_gradients(segment).const_data_ptr<float>();
+    float* mean = flat(kMean) + parameter.offset + segment.first;
+    float* mean_square = flat(kMeanSquare) + segment.offset;
+    const int64_t pieces = (segment.count + model::kPieceGrain - 1) / model::kPieceGrain;
+    at::parallel_for(0, pieces, kGrain / model::kPieceGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const int64_t first = piece * model::kPieceGrain;
+        use(Piece{.parameter = segment.parameter,
+                  .has_weight_decay = parameter.spec.has_weight_decay,
+                  .count = std::min(model::kPieceGrain, segment.count - first),
+                  .weights = weights + first,
+                  .gradients = gradients + first,
+                  .mean = mean + first,
+                  .mean_square = mean_square + first,
+                  .offset = segment.offset + first},
+            before + static_cast<size_t>(piece));
+      }
+    });
+    before += static_cast<size_t>(pieces);
+  }
+}
+
+template <typename Use>
+void OneBit::for_each_range(const Use& use) const {
+  at::parallel_for(
+      0, elements_, kGrain, [&](int64_t begin, int64_t end) { use(begin, end - begin); });
+}
+
+}  // namespace penstock::optim

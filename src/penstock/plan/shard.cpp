@@ -1,0 +1,447 @@
+#include "penstock/plan/shard.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "penstock/base/error.h"
+
+namespace penstock::plan {
+
+namespace {
+
+using program::Instruction;
+using program::Op;
+using program::RankProgram;
+using program::Shard;
+using program::ValueId;
+using program::ValueKind;
+
+constexpr program::Resource kReplicas{program::ResourceKind::Replicas};
+constexpr int32_t kAllMicroBatches = -1;
+
+bool has(const std::vector<int32_t>& list, int32_t one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+bool are_neighbours(int32_t layer, int32_t other) {
+  return std::abs(layer - other) <= 1;
+}
+
+// Values are numbered as they are given and made.
+void renumber_values(RankProgram& rank) {
+  std::vector<ValueId> number(rank.values.size(), -1);
+  std::vector<program::Value> values;
+  const auto take = [&](const std::vector<ValueId>& ids) {
+    for (const ValueId id : ids) {
+      number[static_cast<size_t>(id)] = static_cast<ValueId>(values.size());
+      values.push_back(rank.values[static_cast<size_t>(id)]);
+    }
+  };
+  take(rank.given);
+  for (const Instruction& instruction : rank.instructions) {
+    take(instruction.makes);
+  }
+  const auto rename = [&](std::vector<ValueId>& ids) {
+    for (ValueId& id : ids) {
+      id = number[static_cast<size_t>(id)];
+    }
+  };
+  rename(rank.given);
+  for (Instruction& instruction : rank.instructions) {
+    rename(instruction.reads);
+    rename(instruction.makes);
+    rename(instruction.frees);
+  }
+  rank.values = std::move(values);
+}
+
+// The list of one rank of the pipeline, which becomes that of all replicas of the rank. It is taken as
+// work at layers (forward, loss, backward and its halves) with gaps between: gap i is before work i, the
+// last one after all work.
+class StageSharding {
+ public:
+  StageSharding(const program::Program& pipeline,
+                const RankProgram& rank,
+                const Sharding& sharding,
+                const std::vector<std::vector<int32_t>>& units_of)
+      : sharding_(sharding), loss_index_(pipeline.loss_index()), units_of_(units_of), after_(rank) {
+    after_.instructions.clear();
+    gaps_.emplace_back();
+    for (const Instruction& instruction : rank.instructions) {
+      if (layer_of(instruction) < 0) {
+        gaps_.back().others.push_back(instruction);
+      } else {
+        work_.push_back(instruction);
+        gaps_.emplace_back();
+      }
+    }
+  }
+
+  RankProgram run() {
+    if (sharding_.shard == Shard::Parameters) {
+      plan_gathers();
+    }
+    if (sharding_.shard == Shard::None || sharding_.shard == Shard::Optimizer) {
+      plan_one_reduce_of_each();
+    } else {
+      plan_buckets();
+    }
+    for (size_t i = 0; i < gaps_.size(); ++i) {
+      emit_gap(gaps_[i]);
+      if (i < work_.size()) {
+        emit(work_[i]);
+      }
+    }
+    renumber_values(after_);
+    return std::move(after_);
+  }
+
+ private:
+  struct Gap {
+    std::vector<Instruction> reduces, gathers;
+    std::vector<ValueId> drops;
+    std::vector<Instruction> others;  // of the pipeline itself
+  };
+
+  // -1 for what is no work at a layer.
+  int32_t layer_of(const Instruction& instruction) const {
+    switch (instruction.op) {
+      case Op::Forward:
+      case Op::Backward:
+      case Op::BackwardInput:
+      case Op::BackwardWeight:
+        return instruction.layer;
+      case Op::Loss:
+        return loss_index_;
+      default:
+        return -1;
+    }
+  }
+  const std::vector<int32_t>& units_of(const Instruction& work) const {
+    return units_of_[static_cast<size_t>(layer_of(work))];
+  }
+  const UnitCost& cost(int32_t unit) const { return sharding_.units[static_cast<size_t>(unit)]; }
+
+  ValueId make(ValueKind kind, int32_t unit, int32_t micro_batch, int64_t bytes) {
+    after_.values.push_back({kind, unit, micro_batch, bytes});
+    return static_cast<ValueId>(after_.values.size() - 1);
+  }
+
+  // Indices of work that uses weights.
+  std::vector<size_t> find_uses() const {
+    std::vector<size_t> uses;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      if (work_[i].op != Op::BackwardWeight && !units_of(work_[i]).empty()) {
+        uses.push_back(i);
+      }
+    }
+    return uses;
+  }
+
+  // Weights for work `next` may be there from work `from` on.
+  bool is_near(size_t from, size_t next) const {
+    const int32_t layer = layer_of(work_[next]);
+    return std::all_of(
+        work_.begin() + static_cast<int64_t>(from),
+        work_.begin() + static_cast<int64_t>(next),
+        [&](const Instruction& one) { return are_neighbours(layer_of(one), layer); });
+  }
+
+  void plan_gathers() {
+    const std::vector<size_t> uses = find_uses();
+    std::map<int32_t, size_t> last_use;  // of each unit
+    for (const size_t use : uses) {
+      for (const int32_t unit : units_of(work_[use])) {
+        last_use[unit] = use;
+      }
+    }
+    std::map<int32_t, ValueId> gathered;  // live, by unit
+    const auto gather = [&](size_t gap, const Instruction& use) {
+      for (const int32_t unit : units_of(use)) {
+        if (!gathered.contains(unit)) {
+          gathered[unit] = add_gather(gaps_[gap], unit, use.micro_batch);
+        }
+      }
+    };
+    for (size_t i = 0; i < uses.size(); ++i) {
+      Instruction& use = work_[uses[i]];
+      gather(uses[i], use);  // unless that was done ahead
+      const bool is_last = i + 1 == uses.size();
+      const bool is_ahead = !is_last && (sharding_.keeps_gathered || is_near(uses[i], uses[i + 1]));
+      if (is_ahead) {
+        gather(uses[i], work_[uses[i + 1]]);
+      }
+      for (const int32_t unit : units_of(use)) {
+        use.reads.push_back(gathered.at(unit));
+        const bool stays = sharding_.keeps_gathered
+                               ? last_use.at(unit) > uses[i]
+                               : is_ahead && has(units_of(work_[uses[i + 1]]), unit);
+        if (!stays) {
+          use.frees.push_back(gathered.at(unit));
+          gathered.erase(unit);
+        }
+      }
+    }
+  }
+
+  ValueId add_gather(Gap& gap, int32_t unit, int32_t micro_batch) {
+    const int64_t bytes = cost(unit).gathered_bytes;
+    const ValueId weights = make(ValueKind::Gathered, unit, micro_batch, bytes);
+    gap.gathers.push_back({.op = Op::Gather,
+                           .layer = unit,
+                           .micro_batch = micro_batch,
+                           .makes = {weights},
+                           .resource = kReplicas,
+                           .seconds = cost(unit).gather_s,
+                           .working_bytes = bytes});
+    return weights;
+  }
+
+  // Right after the last contribution to each unit.
+  void plan_one_reduce_of_each() {
+    std::map<int32_t, size_t> last;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      if (work_[i].op != Op::Forward && work_[i].op != Op::BackwardInput) {
+        for (const int32_t unit : units_of(work_[i])) {
+          last[unit] = i;
+        }
+      }
+    }
+    for (const auto& [unit, work] : last) {
+      add_reduce(gaps_[work + 1], unit, kAllMicroBatches, {});
+    }
+  }
+
+  void plan_buckets() {
+    std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> halves;  // by layer and micro-batch
+    for (size_t i = 0; i < work_.size(); ++i) {
+      Instruction& work = work_[i];
+      const std::pair place{work.layer, work.micro_batch};
+      if (work.op == Op::BackwardInput) {
+        halves[place] = make_buckets(work);
+      } else if (work.op == Op::BackwardWeight) {
+        work.reads.insert(work.reads.end(), halves[place].begin(), halves[place].end());
+        reduce_and_drop(i, halves[place]);
+      } else if (work.op == Op::Backward || work.op == Op::Loss) {
+        reduce_and_drop(i, make_buckets(work));
+      }
+    }
+  }
+
+  std::vector<ValueId> make_buckets(Instruction& work) {
+    std::vector<ValueId> buckets;
+    for (const int32_t unit : units_of(work)) {
+      const int64_t bytes = cost(unit).bucket_bytes;
+      buckets.push_back(make(ValueKind::Bucket, unit, work.micro_batch, bytes));
+      work.makes.push_back(buckets.back());
+      work.working_bytes += bytes;
+    }
+    return buckets;
+  }
+
+  void reduce_and_drop(size_t work, const std::vector<ValueId>& buckets) {
+    const std::vector<int32_t>& units = units_of(work_[work]);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      add_reduce(gaps_[work + 1], units[i], work_[work].micro_batch, {buckets[i]});
+    }
+    const bool stays =
+        work + 1 < work_.size() && are_neighbours(layer_of(work_[work]), layer_of(work_[work + 1]));
+    std::vector<ValueId>& drops = gaps_[work + (stays ? 2 : 1)].drops;
+    drops.insert(drops.end(), buckets.begin(), buckets.end());
+  }
+
+  void add_reduce(Gap& gap, int32_t unit, int32_t micro_batch, std::vector<ValueId> bucket) {
+    const ValueId done = make(ValueKind::Reduced, unit, std::max(micro_batch, 0), 0);
+    reduced_.push_back(done);
+    gap.reduces.push_back({.op = Op::Reduce,
+                           .layer = unit,
+                           .micro_batch = micro_batch,
+                           .reads = std::move(bucket),
+                           .makes = {done},
+                           .resource = kReplicas,
+                           .seconds = cost(unit).reduce_s});
+  }
+
+  // What others wait for goes out before this rank waits for its reduces; what it waits for itself
+  // comes last.
+  void emit_gap(const Gap& gap) {
+    const auto waits_for_nobody = [](const Instruction& one) {
+      return one.op == Op::Send || one.op == Op::Clear;
+    };
+    const auto rest = std::find_if_not(gap.others.begin(), gap.others.end(), waits_for_nobody);
+    emit_all(gap.reduces);
+    emit_all({gap.others.begin(), rest});
+    if (!gap.drops.empty()) {
+      emit({.op = Op::Drop, .frees = gap.drops});
+    }
+    emit_all(gap.gathers);
+    for (auto other = rest; other != gap.others.end(); ++other) {
+      emit(*other);
+      if (other->op == Op::Step) {
+        finish_step(after_.instructions.back());
+      }
+    }
+  }
+
+  void finish_step(Instruction& step) {
+    step.reads = reduced_;
+    step.frees.insert(step.frees.end(), reduced_.begin(), reduced_.end());
+    if (sharding_.shard == Shard::Optimizer || sharding_.shard == Shard::Gradients) {
+      gather_moved();
+    }
+  }
+
+  // Every replica has moved its pieces of the weights.
+  void gather_moved() {
+    std::vector<bool> is_own(sharding_.units.size(), false);
+    for (const Instruction& work : work_) {
+      for (const int32_t unit : units_of(work)) {
+        is_own[static_cast<size_t>(unit)] = true;
+      }
+    }
+    for (size_t unit = 0; unit < is_own.size(); ++unit) {
+      if (is_own[unit]) {
+        emit({.op = Op::Gather,
+              .layer = static_cast<int32_t>(unit),
+              .resource = kReplicas,
+              .seconds = sharding_.units[unit].gather_s});
+      }
+    }
+  }
+
+  void emit_all(const std::vector<Instruction>& instructions) {
+    for (const Instruction& instruction : instructions) {
+      emit(instruction);
+    }
+  }
+  void emit(Instruction instruction) { after_.instructions.push_back(std::move(instruction)); }
+
+  const Sharding& sharding_;
+  const int32_t loss_index_;
+  const std::vector<std::vector<int32_t>>& units_of_;
+  RankProgram after_;
+  std::vector<Instruction> work_;
+  std::vector<Gap> gaps_;  // one more than work
+  std::vector<ValueId> reduced_;
+};
+
+// Peers are those of the same replica.
+RankProgram replica_of(RankProgram rank, int32_t replica, int32_t replicas) {
+  for (Instruction& instruction : rank.instructions) {
+    if (is_transfer(instruction.op)) {
+      instruction.resource.index = instruction.resource.index * replicas + replica;
+    }
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> units_by_layer(const Sharding& sharding, int32_t loss_index) {
+  std::vector<std::vector<int32_t>> units_of(static_cast<size_t>(loss_index) + 1);
+  for (size_t unit = 0; unit < sharding.units.size(); ++unit) {
+    for (const int32_t layer : sharding.units[unit].unit.layers) {
+      units_of.at(static_cast<size_t>(layer)).push_back(static_cast<int32_t>(unit));
+    }
+  }
+  return units_of;
+}
+
+program::Program shard(const program::Program& pipeline, const Sharding& sharding) {
+  PENSTOCK_CHECK(pipeline.replicas == 1 && pipeline.updates == 1,
+                 "a program of ",
+                 pipeline.replicas,
+                 " replicas and ",
+                 pipeline.updates,
+                 " updates is to be replicated");
+  const auto replicas = static_cast<size_t>(sharding.replicas);
+  PENSTOCK_CHECK(sharding.residents.size() == pipeline.ranks.size() * replicas,
+                 "residents of ",
+                 sharding.residents.size(),
+                 " ranks for ",
+                 pipeline.ranks.size(),
+                 " ranks of ",
+                 replicas,
+                 " replicas");
+  program::Program result = pipeline;
+  result.ranks.clear();
+  if (replicas > 1) {
+    result.replicas = sharding.replicas;
+    result.shard = sharding.shard;
+    for (const UnitCost& unit : sharding.units) {
+      result.units.push_back(unit.unit);
+    }
+  }
+  const std::vector<std::vector<int32_t>> units_of =
+      units_by_layer(sharding, pipeline.loss_index());
+  for (const RankProgram& rank : pipeline.ranks) {
+    const RankProgram stage =
+        replicas > 1 ? StageSharding(pipeline, rank, sharding, units_of).run() : rank;
+    for (int32_t replica = 0; replica < sharding.replicas; ++replica) {
+      result.ranks.push_back(replica_of(stage, replica, sharding.replicas));
+      result.ranks.back().residents = sharding.residents[result.ranks.size() - 1];
+    }
+  }
+  return result;
+}
+
+program::Program without_reduces(program::Program program) {
+  PENSTOCK_CHECK(program.replicas > 1 && program.keeps_gradients(), "gradients in pieces");
+  program.step_reduces = true;
+  for (RankProgram& rank : program.ranks) {
+    std::vector<ValueId> number(rank.values.size(), -1);  // of those that stay
+    std::vector<program::Value> values;
+    for (size_t id = 0; id < rank.values.size(); ++id) {
+      if (rank.values[id].kind != ValueKind::Reduced) {
+        number[id] = static_cast<ValueId>(values.size());
+        values.push_back(rank.values[id]);
+      }
+    }
+    rank.values = std::move(values);
+    const auto renumber = [&](std::vector<ValueId>& ids) {
+      std::erase_if(ids, [&](ValueId id) { return number[static_cast<size_t>(id)] < 0; });
+      for (ValueId& id : ids) {
+        id = number[static_cast<size_t>(id)];
+      }
+    };
+    std::erase_if(rank.instructions, [](const Instruction& one) { return one.op == Op::Reduce; });
+    renumber(rank.given);
+    for (Instruction& instruction : rank.instructions) {
+      renumber(instruction.reads);
+      renumber(instruction.makes);
+      renumber(instruction.frees);
+    }
+  }
+  return program;
+}
+
+SentBytes count_sent(const program::Program& program, const Sharding& sharding) {
+  SentBytes most;
+  for (const RankProgram& rank : program.ranks) {
+    SentBytes sent;
+    std::vector<bool> was_gathered(sharding.units.size(), false);
+    for (const Instruction& one : rank.instructions) {
+      if (!is_collective(one.op)) {
+        continue;
+      }
+      const size_t unit = static_cast<size_t>(one.layer);
+      if (one.op == Op::Gather) {
+        sent.all += sharding.units[unit].gathered_bytes;
+        sent.gathered_again += was_gathered[unit] ? sharding.units[unit].gathered_bytes : 0;
+        was_gathered[unit] = true;
+      } else {
+        // Whole gradients go out and come back.
+        sent.all += (program.shard == Shard::None ? 2 : 1) * sharding.units[unit].bucket_bytes;
+      }
+    }
+    most = sent.all > most.all ? sent : most;
+  }
+  const auto without_own = [&](int64_t bytes) {
+    return bytes / program.replicas * (program.replicas - 1);
+  };
+  return {without_own(most.all), without_own(most.gathered_again)};
+}
+
+}  // namespace penstock::plan

@@ -1,0 +1,119 @@
+#include <algorithm>
+
+#include "penstock/plan/shard.h"
+
+namespace penstock::plan {
+
+namespace {
+
+using program::Shard;
+
+// What sharding adds to the work at a layer, or at the loss.
+class Additions {
+ public:
+  Additions(const Sharding& sharding, int32_t loss_index, const std::vector<int32_t>& rank_of)
+      : sharding_(sharding), rank_of_(rank_of), units_of_(units_by_layer(sharding, loss_index)) {}
+
+  // A forward, or a weight half: what its neighbours left, or will use.
+  int64_t to_forward(int32_t layer) const { return left_buckets(layer) + weights(layer); }
+  int64_t to_weight_half(int32_t layer) const {
+    return left_buckets(layer) + weights_beside(layer);
+  }
+  // A backward, or the loss, makes buckets too.
+  int64_t to_backward(int32_t layer) const { return to_forward(layer) + buckets(layer); }
+  // Those that an input half makes stay until the weight half has ended.
+  int64_t buckets(int32_t layer) const {
+    const bool has_buckets =
+        sharding_.shard == Shard::Gradients || sharding_.shard == Shard::Parameters;
+    return has_buckets ? sum(layer, &UnitCost::bucket_bytes) : 0;
+  }
+
+ private:
+  bool is_here(int32_t layer, int32_t other) const {
+    return other >= 0 && static_cast<size_t>(other) < units_of_.size() &&
+           (rank_of_.empty() ||
+            rank_of_[static_cast<size_t>(layer)] == rank_of_[static_cast<size_t>(other)]);
+  }
+  int64_t sum(int32_t layer, int64_t UnitCost::*bytes) const {
+    int64_t all = 0;
+    for (const int32_t unit : units_of_[static_cast<size_t>(layer)]) {
+      all += sharding_.units[static_cast<size_t>(unit)].*bytes;
+    }
+    return all;
+  }
+
+  int64_t left_buckets(int32_t layer) const {
+    int64_t most = 0;
+    for (const int32_t other : {layer - 1, layer, layer + 1}) {
+      most = std::max(most, is_here(layer, other) ? buckets(other) : 0);
+    }
+    return most;
+  }
+
+  int64_t gathered(int32_t layer) const { return sum(layer, &UnitCost::gathered_bytes); }
+  int64_t neighbours_weights(int32_t layer) const {
+    int64_t most = 0;
+    for (const int32_t other : {layer - 1, layer + 1}) {
+      most = std::max(most, is_here(layer, other) ? gathered(other) : 0);
+    }
+    return most;
+  }
+  int64_t weights(int32_t layer) const {
+    return sharding_.shard != Shard::Parameters ? 0
+           : sharding_.keeps_gathered           ? all_weights(layer)
+                                                : gathered(layer) + neighbours_weights(layer);
+  }
+  int64_t weights_beside(int32_t layer) const {
+    return sharding_.shard != Shard::Parameters ? 0
+           : sharding_.keeps_gathered           ? all_weights(layer)
+                                      : std::max(gathered(layer), neighbours_weights(layer));
+  }
+  // Of the layer's rank.
+  int64_t all_weights(int32_t layer) const {
+    int64_t all = 0;
+    for (const UnitCost& unit : sharding_.units) {
+      const std::vector<int32_t>& layers = unit.unit.layers;
+      if (std::any_of(
+              layers.begin(), layers.end(), [&](int32_t one) { return is_here(layer, one); })) {
+        all += unit.gathered_bytes;
+      }
+    }
+    return all;
+  }
+
+  const Sharding& sharding_;
+  const std::vector<int32_t>& rank_of_;
+  const std::vector<std::vector<int32_t>> units_of_;
+};
+
+}  // namespace
+
+CostTable with_sharding(const CostTable& table,
+                        const Sharding& sharding,
+                        const std::vector<int32_t>& rank_of) {
+  CostTable result = table;
+  if (sharding.replicas == 1) {
+    return result;
+  }
+  const auto loss_index = static_cast<int32_t>(table.layers.size());
+  const Additions additions(sharding, loss_index, rank_of);
+  for (int32_t i = 0; i < loss_index; ++i) {
+    const LayerCost& before = table.layers[static_cast<size_t>(i)];
+    LayerCost& layer = result.layers[static_cast<size_t>(i)];
+    layer.forward_extra_bytes += additions.to_forward(i);
+    layer.weight_extra_bytes += additions.to_weight_half(i);
+    layer.weight_state_bytes = before.weight_half_bytes() + additions.buckets(i);
+    for (size_t w = 0; w < layer.ways.size(); ++w) {
+      KeepCost& way = layer.ways[w];
+      way.forward_extra_bytes += additions.to_forward(i);
+      way.recompute_extra_bytes += additions.to_forward(i);
+      way.backward_extra_bytes += additions.to_backward(i);
+      way.backward_input_extra_bytes =
+          before.input_half_extra_bytes(before.ways[w]) + additions.to_backward(i);
+    }
+  }
+  result.loss.extra_bytes += additions.to_backward(loss_index);
+  return result;
+}
+
+}  // namespace penstock::plan

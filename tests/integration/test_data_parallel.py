@@ -1,0 +1,316 @@
+"""Replicas: threads and processes have the same bits, bytes sent are those of the formulas, checkpoints go from any layout
+to any other, a flipped bit is caught, and bad input gets its line."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import unittest
+
+import penstock_cli as cli
+
+MPIRUN = shutil.which("mpirun")
+needs_mpi = unittest.skipIf(MPIRUN is None, "there is no mpirun")
+
+SHARDS = ("none", "optimizer", "gradients", "parameters")
+DATA = {
+    "model.layers": 3,
+    "model.width": 48,
+    "model.dropout": 0.1,
+    "train.steps": 8,
+    "train.batch": 24,
+    "train.clip": 1.0,
+    "plan.collectives": "direct",
+    "run.validate_sequences": 10,
+}
+
+
+class DataTestCase(cli.CliTestCase):
+    def setUp(self):
+        super().setUp()
+        self.write_recipe(DATA)
+
+    def launch(self, values, *flags, launcher="threads", command="train"):
+        arguments = [command, "recipe.toml", "--json", *cli.settings(values), *flags]
+        if launcher == "threads":
+            return cli.start(*arguments, cwd=self.folder)
+        ranks = values.get("plan.pipeline", 1) * values.get("plan.data", 1)
+        return subprocess.Popen(
+            [MPIRUN, "--oversubscribe", "-n", str(ranks), cli.PROGRAM, *map(str, arguments)],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+
+    def train(self, values, *flags, launcher="threads", code=0):
+        result = cli.finish(self.launch(values, *flags, launcher=launcher), [launcher, values])
+        self.assertEqual(result.code, code, result)
+        return result.json() if code == 0 else result
+
+    def assert_close(self, found, expected, allowed=1e-6):
+        self.assertEqual(len(found), len(expected))
+        for ours, theirs in zip(found, expected):
+            self.assertAlmostEqual(ours / theirs, 1, delta=allowed)
+
+
+class SameNumbers(DataTestCase):
+    @needs_mpi
+    def test_processes_have_the_bits_of_threads(self):
+        for shard in SHARDS:
+            with self.subTest(shard=shard):
+                values = {
+                    "plan.pipeline": 2,
+                    "plan.data": 2,
+                    "plan.shard": shard,
+                    "plan.micro_batches": 2,
+                }
+                threads = self.train({**values, "run.out": f"threads-{shard}"})
+                processes = self.train({**values, "run.out": f"mpi-{shard}"}, launcher="mpi")
+                self.assertEqual(processes["losses"], threads["losses"])
+                self.assertEqual(processes["validation_loss"], threads["validation_loss"])
+                for name in ("model.safetensors", "optimizer.safetensors"):
+                    self.assert_same_file(
+                        f"threads-{shard}/step-00000008/{name}", f"mpi-{shard}/step-00000008/{name}"
+                    )
+
+    @needs_mpi
+    def test_other_collectives_differ_by_rounding(self):
+        one = self.train({"plan.micro_batches": 3, "run.out": "one"})
+        for number, algorithm in enumerate(("own", "ring", "butterfly", "tree", "naive", "auto")):
+            with self.subTest(algorithm=algorithm):
+                found = self.train(
+                    {
+                        "plan.data": 3,
+                        "plan.shard": SHARDS[number % 4],
+                        "plan.collectives": algorithm,
+                        "run.out": f"out-{algorithm}",
+                    },
+                    launcher="mpi",
+                )
+                self.assert_close(found["losses"], one["losses"])
+
+    def test_gradients_in_bfloat16_train_too(self):
+        values = {"train.precision": "bfloat16", "plan.data": 2, "train.steps": 30}
+        whole = self.train({**values, "run.out": "whole"})
+        half = self.train({**values, "plan.reduce": "compute", "run.out": "half"})
+        self.assertNotEqual(half["losses"], whole["losses"])
+        self.assert_close(half["losses"][-5:], whole["losses"][-5:], allowed=5e-3)
+        self.assertAlmostEqual(half["sent_bytes"] / whole["sent_bytes"], 0.5, delta=0.01)
+
+
+class Bytes(DataTestCase):
+    def test_sent_are_those_of_the_formulas(self):
+        # A table of no weight beside the layers, so that what is gathered once more or less is small.
+        self.write_recipe({**DATA, "model.layers": 6, "model.width": 64, "train.steps": 2})
+        replicas = 4
+        share = (replicas - 1) / replicas
+        for micro_batches in (1, 3):
+            for shard, psi in (
+                ("none", 2),
+                ("optimizer", 2),
+                ("gradients", micro_batches + 1),
+                ("parameters", 3 * micro_batches),
+            ):
+                with self.subTest(shard=shard, micro_batches=micro_batches):
+                    found = self.train(
+                        {
+                            "plan.data": replicas,
+                            "plan.shard": shard,
+                            "plan.micro_batches": micro_batches,
+                            "train.batch": 12,
+                            "run.out": f"{shard}-{micro_batches}",
+                        }
+                    )
+                    expected = psi * 4 * found["parameters"] * share
+                    # The table is gathered twice and not thrice, and reduced twice where it is in buckets.
+                    self.assertAlmostEqual(found["sent_bytes"] / expected, 1, delta=0.06)
+
+
+class Checkpoints(DataTestCase):
+    LAYOUTS = (
+        {"plan.pipeline": 1, "plan.data": 1, "plan.shard": "none", "plan.micro_batches": 4},
+        {"plan.pipeline": 1, "plan.data": 3, "plan.shard": "gradients", "plan.micro_batches": 2},
+        {"plan.pipeline": 4, "plan.data": 1, "plan.shard": "none", "plan.micro_batches": 4},
+        {"plan.pipeline": 2, "plan.data": 2, "plan.shard": "optimizer", "plan.micro_batches": 2},
+    )
+    SAVED = {"plan.pipeline": 2, "plan.data": 2, "plan.shard": "parameters", "plan.micro_batches": 2}
+
+    def test_a_run_goes_on_under_any_layout(self):
+        whole = self.train({**self.SAVED, "run.out": "whole", "run.save_every": 4})
+        for number, layout in enumerate(self.LAYOUTS):
+            with self.subTest(**layout):
+                # Back to there, and through one more layout.
+                out = f"resumed-{number}"
+                rest = self.train(
+                    {**layout, "run.out": out}, "--resume", "whole/step-00000004"
+                )
+                self.assertEqual(rest["first_step"], 4)
+                self.assert_close(rest["losses"], whole["losses"][4:])
+                self.assertAlmostEqual(rest["validation_loss"] / whole["validation_loss"], 1, delta=1e-6)
+
+    def test_and_back(self):
+        whole = self.train({**self.LAYOUTS[0], "run.out": "whole", "run.save_every": 4})
+        rest = self.train({**self.SAVED, "run.out": "rest"}, "--resume", "whole/step-00000004")
+        self.assert_close(rest["losses"], whole["losses"][4:])
+
+    @needs_mpi
+    def test_processes_save_and_load(self):
+        whole = self.train({**self.SAVED, "run.out": "whole", "run.save_every": 4}, launcher="mpi")
+        rest = self.train(
+            {**self.LAYOUTS[1], "run.out": "rest"}, "--resume", "whole/step-00000004", launcher="mpi"
+        )
+        self.assert_close(rest["losses"], whole["losses"][4:])
+
+
+class Drift(DataTestCase):
+    """A bit that flips in the memory of one replica, which we do from outside."""
+
+    def children(self, parent):
+        found = subprocess.run(
+            ["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False
+        )
+        return sorted(int(line) for line in found.stdout.split())
+
+    def flip(self, pid, pattern):
+        """In every place where the bytes of the pattern are held."""
+        flipped = 0
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+                match = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\s*(\S*)$", line)
+                if not match:
+                    continue
+                begin, end = (int(match[i], 16) for i in (1, 2))
+                try:
+                    memory.seek(begin)
+                    content = memory.read(end - begin)
+                except OSError:
+                    continue
+                at = content.find(pattern)
+                while at >= 0:
+                    memory.seek(begin + at)
+                    memory.write(bytes([pattern[0] ^ 1]))
+                    flipped += 1
+                    at = content.find(pattern, at + 1)
+        return flipped
+
+    @needs_mpi
+    def test_is_caught_named_and_not_saved(self):
+        # With a rate of 0 the weights are, at every moment, those of the first checkpoint.
+        values = {
+            "train.lr": 0,
+            "train.weight_decay": 0,
+            "train.steps": 100000,
+            "plan.data": 2,
+            "run.check_replicas": 20,
+            "run.save_every": 100,
+        }
+        process = self.launch(values, launcher="mpi")
+        try:
+            deadline = time.time() + 60
+            while not cli.checkpoint_steps(self.folder / "out") and time.time() < deadline:
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            ranks = self.children(process.pid)
+            self.assertEqual(len(ranks), 2)
+            step = cli.checkpoint_steps(self.folder / "out")[-1]
+            file = self.folder / "out" / f"step-{step:08}" / "model.safetensors"
+            content = file.read_bytes()
+            (length,) = struct.unpack("<Q", content[:8])
+            name = "transformer.h.1.mlp.c_fc.weight"
+            begin, _ = json.loads(content[8 : 8 + length])[name]["data_offsets"]
+            pattern = content[8 + length + begin : 8 + length + begin + 64]
+            os.kill(ranks[1], signal.SIGSTOP)
+            try:
+                flipped = self.flip(ranks[1], pattern)
+            finally:
+                os.kill(ranks[1], signal.SIGCONT)
+            self.assertGreaterEqual(flipped, 1)
+            result = cli.finish(process)
+        finally:
+            process.kill()
+        self.assertEqual(result.code, 1, result)
+        lines = [line for line in result.stderr.splitlines() if "drifted apart" in line]
+        self.assertTrue(lines, result)
+        found = re.search(r"by step (\d+): (\S+) of rank (\d) differs from that of rank (\d)", lines[0])
+        self.assertTrue(found, lines[0])
+        self.assertEqual(found[2], name)
+        self.assertEqual({found[3], found[4]}, {"0", "1"})
+        self.assertEqual(int(found[1]) % 20, 0)
+        # The newest checkpoint is whole and has the bit as it was.
+        newest = cli.checkpoint_steps(self.folder / "out")[-1]
+        self.assertLess(newest, int(found[1]))
+        saved = (self.folder / "out" / f"step-{newest:08}" / "model.safetensors").read_bytes()
+        self.assertEqual(saved, content)
+
+
+class BadInput(DataTestCase):
+    def test_gets_its_line(self):
+        for values, line in (
+            ({"plan.data": 5}, "train.batch = 24 is not divisible by plan.data = 5; try train.batch = 25"),
+            (
+                {"plan.data": 2, "plan.micro_batches": 5},
+                "train.batch = 24, 12 for each of plan.data = 2, is not divisible by plan.micro_batches = 5; "
+                "try plan.micro_batches = 4",
+            ),
+            ({"plan.shard": "gradients"}, "and plan.data is 1; set it to their number"),
+            (
+                {"plan.data": 2, "plan.keep_gathered": True},
+                'plan.keep_gathered = true goes with plan.shard = "parameters", not "none"',
+            ),
+            ({"plan.data": 2, "plan.recompute": "sqrt"}, 'replicas take "none", "rotor" or "rotor-uniform"'),
+            (
+                {
+                    "plan.data": 2,
+                    "plan.pipeline": 2,
+                    "plan.schedule": "2bw",
+                    "plan.micro_batches": 2,
+                    "train.clip": 0,
+                    "model.tied": False,
+                },
+                'reduces their gradients once a step; try "1f1b"',
+            ),
+            ({"plan.data": 2, "run.device": "cuda"}, 'plan.data = 2 is for run.device = "cpu" so far'),
+            ({"plan.bucket": "0"}, "plan.bucket"),
+            ({"plan.shard": "gradient"}, "gradients"),
+        ):
+            with self.subTest(**values):
+                result = self.train(values, code=2)
+                self.assertEqual(len(result.errors()), 1, result)
+                self.assertIn(line, result.errors()[0])
+
+    def test_ranks_that_do_not_agree(self):
+        result = self.train({"plan.data": 2}, "--ranks", "4", code=2)
+        self.assertIn(
+            "--ranks says 4 ranks, and the plan has 2: plan.pipeline = 1, plan.data = 2; make them agree, as "
+            "in --set plan.data=4",
+            result.errors()[0],
+        )
+
+    def test_commands_of_one_rank(self):
+        for command in ("check", "lr-range"):
+            with self.subTest(command=command):
+                result = cli.finish(self.launch({"plan.data": 2}, command=command))
+                self.assertEqual(result.code, 2, result)
+                self.assertIn("plan.data is 2", result.errors()[0])
+
+    def test_a_limit_that_no_plan_keeps_gets_an_answer(self):
+        result = self.train({"plan.data": 2, "plan.shard": "parameters", "plan.memory": "1MiB"}, code=1)
+        self.assertIn("does not fit: rank 0 needs at least", result.errors()[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,238 @@
+// Replicas, through the trainer: the losses of ten steps and the weights after them are, to the bit,
+// those of one device that adds gradients up in the replicas' order; and to rounding those of one device
+// that does as it likes.
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "penstock/base/text.h"
+#include "penstock/base/units.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/data/loader.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/run/plain_step.h"
+#include "penstock/train/planning.h"
+#include "penstock/train/ranks.h"
+#include "penstock/train/setup.h"
+#include "penstock/train/trainer.h"
+
+#include "support/temp_folder.h"
+
+namespace penstock::train {
+
+namespace {
+
+struct Case {
+  int64_t pipeline = 1;
+  int64_t data = 2;
+  std::string shard = "none";
+  int64_t micro_batches = 1;
+  std::string schedule = "auto";
+  bool is_limited = false;
+  std::string precision = "float32";
+  std::string optimizer = "adamw";
+  bool keeps_gathered = false;
+  bool is_tied = true;
+};
+
+std::string name_of(const Case& c) {
+  std::string name = cat(c.pipeline > 1 ? cat("pipeline", c.pipeline, "_", c.schedule, "_") : "",
+                         "data",
+                         c.data,
+                         "_",
+                         c.shard,
+                         "_",
+                         c.micro_batches,
+                         "_micro_batches",
+                         c.is_limited ? "_limited" : "",
+                         c.precision == "float32" ? "" : cat("_", c.precision),
+                         c.optimizer == "adamw" ? "" : cat("_", c.optimizer),
+                         c.keeps_gathered ? "_kept" : "",
+                         c.is_tied ? "" : "_untied");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << name_of(c);
+}
+
+constexpr int64_t kSteps = 10;
+
+class DataParallel : public testing::TestWithParam<Case> {
+ protected:
+  config::Recipe recipe() const {
+    const Case& c = GetParam();
+    config::Recipe recipe;
+    // Wide enough that matrices are cut in the middle.
+    recipe.model = {.layers = 3, .width = 48, .heads = 4, .context = 64, .vocabulary = 256};
+    recipe.model.tied = c.is_tied;
+    recipe.model.dropout = 0.1;
+    recipe.data.path = (folder_.path() / "text.txt").string();
+    recipe.train.steps = kSteps;
+    recipe.train.batch = 16;
+    recipe.train.lr = 3e-3;
+    recipe.train.optimizer = c.optimizer;
+    recipe.train.precision = c.precision;
+    recipe.plan.pipeline = c.pipeline;
+    recipe.plan.data = c.data;
+    recipe.plan.shard = c.shard;
+    recipe.plan.keep_gathered = c.keeps_gathered;
+    recipe.plan.micro_batches = c.micro_batches;
+    recipe.plan.schedule = c.schedule;
+    recipe.plan.bucket = "40KiB";  // some layers each
+    recipe.plan.collectives = "direct";
+    recipe.run.out = (folder_.path() / "run").string();
+    recipe.run.log = "none";
+    recipe.run.check_replicas = 3;
+    return recipe;
+  }
+
+  void SetUp() override {
+    std::ofstream text(folder_.path() / "text.txt");
+    for (int i = 0; i < 3000; ++i) {
+      text << "line " << i * 7919 % 1009 << " of some text; ";
+    }
+  }
+
+  Summary train(const config::Recipe& recipe) {
+    Summary summary;
+    run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
+      Trainer trainer(recipe, {}, group);
+      const Summary own = trainer.run();
+      if (group.rank() == 0) {
+        summary = own;
+        title_ = trainer.plan_title();
+      }
+    });
+    return summary;
+  }
+
+  test::TempFolder folder_;
+  std::string title_;  // of the last plan
+};
+
+struct Reference {
+  std::vector<double> losses;
+  std::unique_ptr<model::Parameters> parameters;
+};
+
+Reference train_alone(const config::Recipe& recipe) {
+  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
+  Reference reference;
+  reference.parameters =
+      std::make_unique<model::Parameters>(chain, compute_type(recipe.train), recipe.train.seed);
+  model::Parameters& parameters = *reference.parameters;
+  const auto optimizer = optim::make_optimizer(recipe.train, parameters);
+  const data::Split split = open_data(recipe);
+  data::Loader loader(
+      split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
+  const bool is_sharded = recipe.plan.shard == "gradients" || recipe.plan.shard == "parameters";
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const data::Batch batch = loader.next();
+    const BatchTensors tensors = as_tensors(batch);
+    reference.losses.push_back(
+        run::accumulate_as_replicas(chain,
+                                    parameters,
+                                    {.inputs = tensors.inputs,
+                                     .targets = tensors.targets,
+                                     .first_sample = batch.first_sample,
+                                     .micro_batches = recipe.plan.micro_batches,
+                                     .seed = static_cast<uint64_t>(recipe.train.seed),
+                                     .step = step},
+                                    {.replicas = recipe.plan.data,
+                                     .reduces_each_micro_batch = is_sharded,
+                                     .adds_shared_last = is_sharded || recipe.plan.pipeline > 1}));
+    optimizer->update(parameters,
+                      {.rate = optim::rate_at(recipe.train, step), .clip = recipe.train.clip});
+  }
+  return reference;
+}
+
+TEST_P(DataParallel, HasTheBitsOfOneDevice) {
+  config::Recipe replicas = recipe();
+  if (GetParam().is_limited) {
+    config::Recipe whole = replicas;
+    whole.train.steps = 1;
+    replicas.plan.memory = cat(train(whole).peak_bytes * 9 / 10);
+  }
+  const Summary summary = train(replicas);
+  if (GetParam().is_limited) {
+    EXPECT_LE(summary.peak_bytes, replicas.plan.memory_bytes());
+    EXPECT_EQ(title_.find(" 0 forwards run again"), std::string::npos) << title_;
+  }
+  for (size_t rank = 0; rank < summary.rank_peak_bytes.size(); ++rank) {
+    EXPECT_LE(summary.rank_peak_bytes[rank], summary.predicted_rank_peak_bytes[rank]) << rank;
+  }
+  const Reference reference = train_alone(replicas);
+  ASSERT_EQ(summary.losses.size(), static_cast<size_t>(kSteps));
+  for (size_t i = 0; i < summary.losses.size(); ++i) {
+    EXPECT_EQ(summary.losses[i], reference.losses[i]) << "step " << i + 1;
+  }
+  // What was saved, by name.
+  config::Recipe alone = replicas;
+  alone.plan = config::PlanOptions();
+  const model::Chain chain = make_chain(alone.model, device::open_cpu());
+  model::Parameters loaded(chain, compute_type(alone.train), 99);
+  checkpoint::load_weights(summary.checkpoint, loaded);
+  for (const model::Parameter& parameter : reference.parameters->all()) {
+    EXPECT_TRUE(at::equal(loaded.find(parameter.spec.name)->weight, parameter.weight))
+        << parameter.spec.name;
+  }
+  // And to rounding, one device as it is. (bfloat16: its micro-batches are others.)
+  alone.plan.micro_batches = replicas.plan.data * replicas.plan.micro_batches;
+  alone.run.out += "-alone";
+  const Summary ordinary = train(alone);
+  for (size_t i = 0; i < ordinary.losses.size(); ++i) {
+    const double allowed = replicas.train.precision == "float32" ? 2e-6 : 2e-3;
+    EXPECT_NEAR(summary.losses[i] / ordinary.losses[i], 1, allowed) << "step " << i + 1;
+  }
+  EXPECT_NEAR(*summary.validation_loss / *ordinary.validation_loss,
+              1,
+              replicas.train.precision == "float32" ? 2e-6 : 2e-3);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const std::vector<std::string> shards{"none", "optimizer", "gradients", "parameters"};
+  for (const std::string& shard : shards) {
+    for (const int64_t data : {2, 4}) {
+      for (const int64_t micro_batches : {1, 4}) {
+        all.push_back({.data = data, .shard = shard, .micro_batches = micro_batches});
+      }
+    }
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      all.push_back({.pipeline = 2,
+                     .shard = shard,
+                     .micro_batches = 4,
+                     .schedule = schedule,
+                     .is_limited = true});
+    }
+    all.push_back({.data = 2, .shard = shard, .micro_batches = 2, .optimizer = "lamb"});
+    all.push_back({.data = 2, .shard = shard, .optimizer = "sgd", .is_tied = false});
+    all.push_back({.data = 2, .shard = shard, .micro_batches = 4, .is_limited = true});
+  }
+  for (const std::string& shard : shards) {
+    all.push_back({.data = 4, .shard = shard, .micro_batches = 2, .precision = "bfloat16"});
+  }
+  all.push_back({.data = 4, .shard = "parameters", .micro_batches = 2, .keeps_gathered = true});
+  for (const char* schedule : {"gpipe", "interleaved", "zb-h2", "zb-v"}) {
+    all.push_back({.pipeline = 2, .shard = "parameters", .micro_batches = 4, .schedule = schedule});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DataParallel, testing::ValuesIn(cases()), [](const auto& one) {
+  return name_of(one.param);
+});
+
+}  // namespace
+
+}  // namespace penstock::train
