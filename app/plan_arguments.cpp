@@ -119,6 +119,9 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   }
   config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
   require_use_of_flush_every(arguments.flush_every, recipe.plan);
+  if (arguments.ranks == 0) {
+    config::require_replicas(recipe.plan);
+  }
   return recipe;
 }
 
@@ -224,6 +227,11 @@ PlannedPipeline make_pipeline_plan(const PlanArguments& arguments) {
     }
     if (!arguments.recipe.settings.empty()) {
       throw ConfigError("--set changes a recipe; with --costs alone there is none");
+    }
+    if (arguments.ranks > 0) {
+      throw ConfigError(
+          "--ranks chooses a layout for a recipe; with --costs alone there is none: say "
+          "--pipeline");
     }
     const config::PlanOptions options = plan_options(arguments);
     PlannedPipeline planned{.costs = plan::read_costs(arguments.costs),

@@ -18,7 +18,7 @@ PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--progra
 PICTURE_FLAGS = ("--svg", "--html", "--trace")
 SUBCOMMANDS = {
     "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", "--ranks", *PICTURE_FLAGS),
-    "plan": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS),
+    "plan": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, "--ranks"),
     "profile": ("RECIPE", *RECIPE_FLAGS, "--out", "--costs"),  # the last one of plan
     "simulate": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, *PICTURE_FLAGS, *BARE_FLAGS),
     "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--steps"),

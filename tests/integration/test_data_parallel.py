@@ -104,7 +104,12 @@ class SameNumbers(DataTestCase):
                 self.assert_close(found["losses"], one["losses"])
 
     def test_gradients_in_bfloat16_train_too(self):
-        values = {"train.precision": "bfloat16", "plan.data": 2, "train.steps": 30}
+        values = {
+            "train.precision": "bfloat16",
+            "plan.data": 2,
+            "plan.shard": "none",
+            "train.steps": 30,
+        }
         whole = self.train({**values, "run.out": "whole"})
         half = self.train({**values, "plan.reduce": "compute", "run.out": "half"})
         self.assertNotEqual(half["losses"], whole["losses"])
@@ -215,6 +220,7 @@ class Drift(DataTestCase):
             "train.weight_decay": 0,
             "train.steps": 100000,
             "plan.data": 2,
+            "plan.shard": "none",
             "run.check_replicas": 20,
             "run.save_every": 100,
         }
@@ -257,6 +263,126 @@ class Drift(DataTestCase):
         self.assertEqual(saved, content)
 
 
+class Layouts(DataTestCase):
+    """What a recipe leaves open of plan.pipeline, plan.data and plan.shard."""
+
+    def plan(self, values, *flags, code=0):
+        result = cli.finish(self.launch(values, *flags, command="plan"))
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def test_are_compared_and_the_best_is_planned(self):
+        found = self.plan({"plan.micro_batches": 2}, "--ranks", "4").json()
+        layouts = found["layouts"]
+        self.assertEqual(
+            {(one["pipeline"], one["data"]) for one in layouts}, {(1, 4), (2, 2), (4, 1)}
+        )
+        self.assertEqual(len(layouts), 4 + 4 + 1)
+        best = layouts[0]
+        self.assertTrue(best["feasible"])
+        self.assertEqual(found.get("data", 1), best["data"])
+        fastest = min(one["step_s"] for one in layouts if one["feasible"])
+        self.assertLessEqual(best["step_s"], 1.01 * fastest)
+        by_shard = {one["shard"]: one for one in layouts if one["data"] == 4}
+        peaks = [by_shard[shard]["peak_bytes"] for shard in ("none", "optimizer", "gradients")]
+        self.assertEqual(peaks, sorted(peaks, reverse=True))
+        self.assertGreater(by_shard["parameters"]["sent_bytes"], by_shard["none"]["sent_bytes"])
+        text = cli.run(
+            "plan", "recipe.toml", "--ranks", "4", *cli.settings({"plan.micro_batches": 2}), cwd=self.folder
+        )
+        self.assertIn("chosen", text.stdout)
+        self.assertIn("sent to replicas", text.stdout)
+
+    def test_a_limit_leads_to_shards(self):
+        layouts = self.plan({"plan.pipeline": 1}, "--ranks", "2").json()["layouts"]
+        whole = next(one for one in layouts if one["data"] == 2 and one["shard"] == "none")
+        sharded = next(one for one in layouts if one["data"] == 2 and one["shard"] == "gradients")
+        limit = (whole["peak_bytes"] + sharded["peak_bytes"]) // 2
+        values = {"plan.data": 2, "plan.memory": limit, "plan.recompute": "none"}
+        found = self.plan(values).json()
+        self.assertIn(found["shard"], ("optimizer", "gradients", "parameters"))
+        result = self.train({**values, "train.steps": 2})
+        self.assertLessEqual(result["peak_bytes"], limit)
+
+    @needs_mpi
+    def test_are_chosen_for_the_ranks_that_a_launcher_started(self):
+        one = self.train({"plan.micro_batches": 2, "run.out": "one"})
+        arguments = ["train", "recipe.toml", "--json", *cli.settings({"run.out": "two"})]
+        result = subprocess.run(
+            [MPIRUN, "--oversubscribe", "-n", "2", cli.PROGRAM, *map(str, arguments)],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(result.returncode, 0, result)
+        self.assertIn("layout: plan.pipeline = ", result.stderr)
+        found = json.loads(result.stdout)
+        self.assertEqual(len(found["rank_peak_bytes"]), 2)
+        self.assert_close(found["losses"], one["losses"], allowed=1e-5)
+
+    def test_what_is_given_stays(self):
+        layouts = self.plan(
+            {"plan.pipeline": 2, "plan.shard": "optimizer", "plan.micro_batches": 2}, "--ranks", "4"
+        ).json()["layouts"]
+        self.assertEqual([(one["pipeline"], one["data"], one["shard"]) for one in layouts], [(2, 2, "optimizer")])
+
+    def test_where_none_fits_the_leanest_is_named(self):
+        result = self.train({"plan.memory": "1MiB"}, "--ranks", "2", code=1)
+        self.assertRegex(
+            result.errors()[0],
+            r"does not fit: of 5 layouts of the ranks the leanest, plan.pipeline = \d, .* needs at least ",
+        )
+
+
+class OneBit(DataTestCase):
+    OPTIMIZERS = ("onebit-adam", "zeroone-adam", "onebit-lamb")
+    VALUES = {"train.steps": 16, "train.clip": 1.0, "plan.data": 2, "plan.shard": "none"}
+
+    def test_send_little_and_resume(self):
+        for optimizer in self.OPTIMIZERS:
+            with self.subTest(optimizer=optimizer):
+                values = {**self.VALUES, "train.optimizer": optimizer, "run.save_every": 8}
+                whole = self.train({**values, "run.out": f"{optimizer}-whole"})
+                full = 2 * 4 * whole["parameters"] / 2
+                self.assertLess(whole["sent_bytes"], full / 10)
+                rest = self.train(
+                    {**values, "run.out": f"{optimizer}-rest"},
+                    *("--resume", f"{optimizer}-whole/step-00000008"),
+                )
+                self.assertEqual(rest["losses"], whole["losses"][8:])
+                # Another number of replicas starts with the mean of the errors: not the same, but near.
+                other = self.train(
+                    {**values, "plan.data": 3, "run.out": f"{optimizer}-other"},
+                    *("--resume", f"{optimizer}-whole/step-00000008"),
+                )
+                self.assert_close(other["losses"], whole["losses"][8:], allowed=0.05)
+
+    def test_share_their_state_and_work_in_pipelines(self):
+        for optimizer in self.OPTIMIZERS:
+            with self.subTest(optimizer=optimizer):
+                values = {
+                    **self.VALUES,
+                    "train.optimizer": optimizer,
+                    "train.local_step_clipper": 1,
+                    "plan.micro_batches": 2,
+                }
+                whole = self.train({**values, "run.out": f"{optimizer}-1"})
+                shared = self.train(
+                    {**values, "plan.shard": "optimizer", "run.out": f"{optimizer}-2"}
+                )
+                self.assertEqual(shared["losses"], whole["losses"])
+                piped = self.train(
+                    {**values, "plan.pipeline": 2, "run.out": f"{optimizer}-3"}
+                )
+                self.assert_close(piped["losses"], whole["losses"], allowed=0.02)
+
+
 class BadInput(DataTestCase):
     def test_gets_its_line(self):
         for values, line in (
@@ -269,7 +395,7 @@ class BadInput(DataTestCase):
             ({"plan.shard": "gradients"}, "and plan.data is 1; set it to their number"),
             (
                 {"plan.data": 2, "plan.keep_gathered": True},
-                'plan.keep_gathered = true goes with plan.shard = "parameters", not "none"',
+                'plan.keep_gathered = true goes with plan.shard = "parameters", not "auto"',
             ),
             ({"plan.data": 2, "plan.recompute": "sqrt"}, 'replicas take "none", "rotor" or "rotor-uniform"'),
             (
@@ -293,10 +419,10 @@ class BadInput(DataTestCase):
                 self.assertIn(line, result.errors()[0])
 
     def test_ranks_that_do_not_agree(self):
-        result = self.train({"plan.data": 2}, "--ranks", "4", code=2)
+        result = self.train({"plan.data": 2}, "--ranks", "3", code=2)
         self.assertIn(
-            "--ranks says 4 ranks, and the plan has 2: plan.pipeline = 1, plan.data = 2; make them agree, as "
-            "in --set plan.data=4",
+            "--ranks says 3 ranks, and the plan has 2: plan.pipeline = 1, plan.data = 2; make them agree, as "
+            "in --set plan.data=3",
             result.errors()[0],
         )
 

@@ -85,6 +85,7 @@ class RandomProgram {
         Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
     program_.replicas = 1 + dice_.below(3);
     program_.shard = shards[static_cast<size_t>(dice_.below(4))];
+    program_.step_reduces = program_.replicas > 1 && dice_.is_heads();
     for (int32_t left = dice_.below(4); left > 0; --left) {
       Unit unit{name(), {}};
       for (int32_t layer = 0; layer <= program_.loss_index(); ++layer) {

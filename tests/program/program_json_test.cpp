@@ -9,6 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/plan/shard.h"
 #include "penstock/program/program_text.h"
 
 #include "program/asynchronous_program.h"
@@ -198,6 +199,19 @@ TEST(ProgramJson, ReplicasAndUnitsReadBack) {
   EXPECT_EQ(parse_program_json(json, "p.json"), program);
 }
 
+TEST(ProgramJson, AStepThatReducesReadsBack) {
+  const Program program = plan::without_reduces(test::replicated_program(Shard::Optimizer, 2));
+  std::string json = program_json(program);
+  const std::string said = "\n\"shard\":\"optimizer\",\n\"step_reduces\":true,\n\"units\":[\n";
+  ASSERT_NE(json.find(said), std::string::npos) << json;
+  EXPECT_TRUE(program.step_reduces);
+  EXPECT_EQ(parse_program_json(json, "p.json"), program);
+  json.replace(json.find("true"), 4, "false");
+  EXPECT_FALSE(parse_program_json(json, "p.json").step_reduces);
+  json.replace(json.find("false"), 5, "1");
+  EXPECT_EQ(json_error(json), "p.json: step_reduces is a JSON number; it should be true or false");
+}
+
 TEST(ProgramJsonError, ReplicasAndUnits) {
   const std::string json = program_json(test::replicated_program(Shard::Parameters));
   const auto error = [&](const std::string& part, const std::string& replacement) {
@@ -224,7 +238,8 @@ TEST(ProgramJsonError, UnknownAndMissingKeys) {
   EXPECT_EQ(
       changed_error("\"micro_batches\"", "\"microbatches\""),
       "p.json: unknown key of a program \"microbatches\"; did you mean micro_batches? (known: "
-      "penstock_program, micro_batches, updates, mixes_weights, replicas, shard, units, layers, "
+      "penstock_program, micro_batches, updates, mixes_weights, replicas, shard, step_reduces, "
+      "units, layers, "
       "ranks)");
   EXPECT_EQ(changed_error("\"micro_batches\":2,\n", ""), "p.json: key micro_batches is missing");
   EXPECT_EQ(

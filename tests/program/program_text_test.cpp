@@ -10,6 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/plan/shard.h"
 #include "penstock/program/program_reader.h"
 
 #include "program/asynchronous_program.h"
@@ -244,6 +245,19 @@ TEST(ProgramText, ReplicasAndUnitsReadBack) {
       << once;
 }
 
+TEST(ProgramText, AStepThatReducesReadsBack) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+    const Program program = plan::without_reduces(test::replicated_program(shard, 2));
+    const std::string text = format_program(program);
+    EXPECT_NE(text.find(cat("\nreplicas 2 shard=", shard_name(shard), " reduced=step\n")),
+              std::string::npos)
+        << text;
+    const Program read = parse_program(text, "p.txt");
+    EXPECT_TRUE(read.step_reduces);
+    EXPECT_EQ(read, program);
+  }
+}
+
 // The error of a program of replicas with one part put in place of another.
 std::string replicas_error(const std::string& part, const std::string& replacement) {
   std::string text = format_program(test::replicated_program(Shard::Parameters));
@@ -270,6 +284,17 @@ TEST(ProgramTextError, ReplicasThatAreNone) {
                            "replicas 2 shard=parameters\nupdates 1 weights=kept\n")
                 .substr(0, 32),
             "p.txt:4: updates is out of place");
+}
+
+TEST(ProgramTextError, ReducedByNobodyKnown) {
+  const std::string line = "replicas 2 shard=parameters";
+  EXPECT_EQ(replicas_error(line, line + " reduced=stop"),
+            "p.txt:3: unknown reduced \"stop\"; did you mean step? (known: step)");
+  const std::string form = " is not written as it should be; an example: ";
+  EXPECT_EQ(replicas_error(line, line + " reduce=step"),
+            "p.txt:3: reduced" + form + "replicas 2 shard=none reduced=step");
+  EXPECT_EQ(replicas_error(line, line + " reduced=step more"),
+            "p.txt:3: replicas" + form + "replicas 2 shard=none");
 }
 
 TEST(ProgramTextError, UnitsThatAreNone) {

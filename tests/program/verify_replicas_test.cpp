@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/text.h"
+#include "penstock/plan/shard.h"
 #include "penstock/program/verify.h"
 
 #include "program/replicated_program.h"
@@ -218,6 +219,45 @@ TEST(VerifyReplicas, WantsEveryResidentGradientReducedOnce) {
                            }),
                "(drop): frees r1.0; the step does that");
   }
+}
+
+TEST(VerifyReplicas, WantsNoReducesWhereTheStepReduces) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
+    for (const int32_t stages : {1, 2}) {
+      const Program whole = replicated_program(shard, stages);
+      const Program program = plan::without_reduces(whole);
+      EXPECT_HAS(fault_after(program,
+                             [](Program&, RankProgram& rank) {
+                               const ValueId done = add_value(rank, ValueKind::Reduced, 0);
+                               insert(rank,
+                                      place_of(rank, Op::Step),
+                                      {.op = Op::Reduce,
+                                       .layer = 0,
+                                       .micro_batch = -1,
+                                       .makes = {done},
+                                       .resource = kLine});
+                               at(rank, Op::Step).reads = at(rank, Op::Step).frees = {done};
+                             }),
+                 "(reduce of a): the step reduces the gradients itself");
+      EXPECT_HAS(fault_after(program, [](Program& all, RankProgram&) { all.step_reduces = false; }),
+                 "the gradients of a are not reduced");
+      EXPECT_HAS(fault_after(whole, [](Program& all, RankProgram&) { all.step_reduces = true; }),
+                 "the step reduces the gradients itself");
+    }
+  }
+}
+
+TEST(VerifyReplicas, RefusesAStepThatReducesWhatNobodyHasWhole) {
+  const std::string refusal =
+      "the program: the step reduces gradients that no rank has whole, or that have no replicas";
+  for (const Shard shard : {Shard::Gradients, Shard::Parameters}) {
+    EXPECT_EQ(fault_after(replicated_program(shard),
+                          [](Program& all, RankProgram&) { all.step_reduces = true; }),
+              refusal);
+  }
+  Program alone = test::small_program();
+  alone.step_reduces = true;
+  EXPECT_EQ(fault_of(alone), refusal);
 }
 
 TEST(VerifyReplicas, WantsMovedPiecesGatheredAfterTheStep) {

@@ -115,12 +115,6 @@ void validate_data(const Recipe& recipe) {
     throw ConfigError(
         cat("plan.bucket = \"", plan.bucket, "\" is no number of bytes; try \"25MiB\""));
   }
-  if (plan.data == 1 && plan.shard != "none" && plan.shard != "auto") {
-    throw ConfigError(cat("plan.shard = \"",
-                          plan.shard,
-                          "\" divides a model among replicas, and plan.data is 1; set it to their "
-                          "number"));
-  }
   if (plan.keep_gathered && plan.shard != "parameters") {
     throw ConfigError(cat("plan.keep_gathered = true goes with plan.shard = \"parameters\", not \"",
                           plan.shard,
@@ -291,6 +285,15 @@ std::vector<int32_t> PlanOptions::first_layers() const {
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return layers;
+}
+
+void require_replicas(const PlanOptions& plan) {
+  if (plan.data == 1 && plan.shard != "none" && plan.shard != "auto") {
+    throw ConfigError(cat("plan.shard = \"",
+                          plan.shard,
+                          "\" divides a model among replicas, and plan.data is 1; set it to their "
+                          "number"));
+  }
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings) {

@@ -134,5 +134,7 @@ std::string format_recipe(const Recipe& recipe);
 
 // Checks that concern several keys. Throws ConfigError.
 void validate(const Recipe& recipe);
+// And one for when it is known how many replicas there are: without any there is nothing to shard.
+void require_replicas(const PlanOptions& plan);
 
 }  // namespace penstock::config

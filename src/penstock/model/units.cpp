@@ -152,16 +152,17 @@ RankElements count_elements(const Chain& chain,
     }
     const UnitLayout layout = lay_out(unit, compute_is_float32, replication.replicas);
     const int64_t piece = layout.piece_count(replication.replica);
-    const int64_t gradients =
-        shard == Shard::Gradients || shard == Shard::Parameters ? piece : layout.elements;
+    const bool has_whole_gradients = shard == Shard::None || shard == Shard::Optimizer;
     const bool has_whole =
         shard == Shard::None || (compute_is_float32 && shard != Shard::Parameters);
     elements.weights += has_whole ? layout.elements : piece;
-    elements.gradients += gradients;
+    elements.gradients += has_whole_gradients ? layout.elements : piece;
     elements.state += shard == Shard::None ? layout.elements : piece;
-    // A unit that several layers of the rank use is one that they share.
-    const bool is_shared = unit.parameters.size() == 1 && users > 1;
-    elements.shared_gradients += is_shared ? gradients : 0;
+    // A unit that several layers of the rank use is one that they share. Whole, that gradient stands by
+    // itself and is not rounded up.
+    if (unit.parameters.size() == 1 && users > 1) {
+      elements.shared_gradients += has_whole_gradients ? unit.parameters[0].count() : piece;
+    }
     if (!compute_is_float32 && shard != Shard::Parameters) {
       elements.compute += layout.elements;
       for (const UnitRange& range : layout.ranges) {

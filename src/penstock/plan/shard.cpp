@@ -433,7 +433,7 @@ SentBytes count_sent(const program::Program& program, const Sharding& sharding) 
         was_gathered[unit] = true;
       } else {
         // Whole gradients go out and come back.
-        sent.all += (program.shard == Shard::None ? 2 : 1) * sharding.units[unit].bucket_bytes;
+        sent.all += (program.shard == Shard::None ? 2 : 1) * sharding.units[unit].reduced_bytes;
       }
     }
     most = sent.all > most.all ? sent : most;

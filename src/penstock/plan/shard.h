@@ -16,6 +16,7 @@ struct UnitCost {
   int64_t gathered_bytes = 0;  // its whole weights
   int64_t bucket_bytes = 0;    // its whole gradient
   double gather_s = 0, reduce_s = 0;
+  int64_t reduced_bytes = 0;  // of its gradient, as it goes between replicas
 };
 
 struct Sharding {

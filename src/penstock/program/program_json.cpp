@@ -187,7 +187,8 @@ class JsonParser {
   }
 
   void read_replicas(const json& root) {
-    if (!root.contains("replicas") && !root.contains("shard") && !root.contains("units")) {
+    if (!root.contains("replicas") && !root.contains("shard") && !root.contains("units") &&
+        !root.contains("step_reduces")) {
       return;
     }
     bool step_reduces = false;

@@ -18,7 +18,7 @@ struct LayoutRow {
   std::string why_not;  // it was not planned
 };
 
-// "pipeline 2, data 2, shard optimizer; step 1.2 s, ...; next: ..."
+// "plan.pipeline = 2, plan.data = 2, plan.shard = \"optimizer\": step 1.2 s, ...; next ..."
 std::string layout_line(const std::vector<LayoutRow>& rows);
 std::string layout_table(const std::vector<LayoutRow>& rows);
 // One line, where the first does not fit.

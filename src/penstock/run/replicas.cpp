@@ -53,9 +53,7 @@ Replicas::Replicas(comm::Group& job, const ReplicaOptions& options)
           *group_,
           kChannel,
           {static_cast<std::byte*>(staging_.data_ptr()), static_cast<size_t>(staging_.nbytes())}),
-      thread_([this] { run(); }) {
-  group_->set_timeout(job.timeout());
-}
+      thread_([this] { run(); }) {}
 
 Replicas::~Replicas() {
   {
@@ -66,10 +64,9 @@ Replicas::~Replicas() {
   thread_.join();
 }
 
-WorkPtr Replicas::start(std::string what, std::function<void()> run) {
+WorkPtr Replicas::start(std::function<void()> run) {
   auto work = std::make_shared<ReplicaWork>();
   work->run = std::move(run);
-  work->what = std::move(what);
   {
     const std::lock_guard lock(mutex_);
     asked_.push_back(work);
@@ -96,6 +93,8 @@ void Replicas::run() {
         work->run();
       } catch (...) {
         error = std::current_exception();
+        // The rank itself may be waiting for one that waits for this. Of several failures the first counts.
+        job_.fail(comm::describe_failure(job_.rank(), error));
       }
     }
     work->run = nullptr;  // lets go of its tensors
@@ -166,7 +165,7 @@ void Replicas::reduce_flat(model::Parameters& parameters,
 WorkPtr Replicas::reduce(model::Parameters& parameters, int64_t unit, std::string what) {
   const at::Tensor flat = parameters.unit_gradients(unit);
   const bool is_scattered = parameters.shard() != program::Shard::None;
-  return start(what, [this, &parameters, unit, flat, is_scattered, what] {
+  return start([this, &parameters, unit, flat, is_scattered, what] {
     reduce_flat(parameters, unit, flat, is_scattered, [&] { return what; });
   });
 }
@@ -176,7 +175,7 @@ WorkPtr Replicas::reduce_bucket(model::Parameters& parameters,
                                 int64_t layer,
                                 const at::Tensor& bucket,
                                 std::string what) {
-  return start(what, [this, &parameters, unit, layer, bucket, what] {
+  return start([this, &parameters, unit, layer, bucket, what] {
     reduce_flat(parameters, unit, bucket, /*is_scattered=*/true, [&] { return what; });
     parameters.add_pieces(unit, layer, bucket);
   });
@@ -186,7 +185,7 @@ WorkPtr Replicas::gather(const model::Parameters& parameters,
                          int64_t unit,
                          const model::Tensors& weights,
                          std::string what) {
-  return start(what, [this, &parameters, unit, weights, what] {
+  return start([this, &parameters, unit, weights, what] {
     const std::vector<model::UnitRange>& ranges = parameters.unit_layout(unit).ranges;
     for (size_t i = 0; i < ranges.size(); ++i) {
       std::vector<int64_t> byte_cuts;

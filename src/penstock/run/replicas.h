@@ -43,7 +43,6 @@ class ReplicaWork {
  private:
   friend class Replicas;
   std::function<void()> run;
-  std::string what;
   bool is_done = false;
   std::exception_ptr error;
 };
@@ -96,7 +95,7 @@ class Replicas {
   int64_t sent_bytes();
 
  private:
-  WorkPtr start(std::string what, std::function<void()> run);
+  WorkPtr start(std::function<void()> run);
   void reduce_flat(model::Parameters& parameters,
                    int64_t unit,
                    const at::Tensor& flat,

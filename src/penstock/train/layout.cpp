@@ -184,6 +184,9 @@ config::Recipe choose_layout(const config::Recipe& recipe, comm::Group& group) {
     const device::Device device = open_device(recipe, group);
     const model::Chain chain = make_chain(recipe.model, device);
     const std::vector<LayoutPlan> plans = plan_layouts(recipe, chain, device, group.size(), line);
+    if (!plans.front().why_not.empty()) {
+      throw ConfigError(report::no_layout_fits(layout_rows(plans), recipe.plan.memory_bytes()));
+    }
     if (!plans.front().is_feasible) {
       throw Error(ExitCode::Negative,
                   report::no_layout_fits(layout_rows(plans), recipe.plan.memory_bytes()));

@@ -24,6 +24,7 @@
 #include "penstock/report/plan_text.h"
 #include "penstock/run/rank_update.h"
 #include "penstock/train/asynchronous.h"
+#include "penstock/train/layout.h"
 #include "penstock/train/rank_residents.h"
 #include "penstock/train/setup.h"
 
@@ -279,6 +280,9 @@ void add_replicas(const config::Recipe& recipe,
   result.binding.clear();
   for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
     const program::Peak& peak = verdict.peaks[rank];
+    PENSTOCK_CHECK(!result.is_feasible || recipe.plan.memory_bytes() == 0 ||
+                       peak.bytes <= recipe.plan.memory_bytes(),
+                   "a plan of replicas that holds more than was planned");
     result.peak_bytes.push_back(peak.bytes);
     result.least_bytes.push_back(
         result.is_feasible ? peak.bytes
@@ -326,10 +330,25 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
   if (request.ranks == 1) {
     request.kind = request.kind.value_or(schedule::Kind::OneFOneB);
   }
-  // What units hold at each layer does not depend on the cuts, unless it is nothing.
-  const plan::Pipeline uncut{.cuts = {0, static_cast<int32_t>(chain.size())}};
+  const plan::Sharding units = units_of(recipe, chain, {0, static_cast<int32_t>(chain.size())});
+  std::vector<int32_t> rank_of;  // of each layer and of the loss
+  if (units.keeps_gathered && request.ranks > 1) {
+    // What is kept depends on what else the rank has: the cuts come first.
+    plan::PipelineRequest free = request;
+    free.limit_bytes = 0;
+    free.mode = plan::SlotMode::KeepAll;
+    const plan::PipelineResult cut = plan::plan_pipeline(costs, free);
+    request.kind = cut.kind;
+    request.first_layers.assign(cut.pipeline.cuts.begin() + 1, cut.pipeline.cuts.end() - 1);
+    for (size_t stage = 0; stage < cut.pipeline.schedule.rank_of.size(); ++stage) {
+      rank_of.resize(static_cast<size_t>(cut.pipeline.cuts[stage + 1]),
+                     cut.pipeline.schedule.rank_of[stage]);
+    }
+    rank_of.push_back(rank_of.back());
+  }
+  // What units hold at each layer does not depend on the cuts otherwise.
   plan::PipelineResult result =
-      plan::plan_pipeline(plan::with_sharding(costs, units_of(recipe, chain, uncut.cuts)), request);
+      plan::plan_pipeline(plan::with_sharding(costs, units, rank_of), request);
   add_replicas(recipe, chain, costs, result);
   return result;
 }
@@ -383,9 +402,10 @@ RankModel build_rank_model(const config::Recipe& recipe,
   RankModel made;
   std::string text;
   std::optional<PatientScope> patience(group);
+  const plan::LinkCost line = recipe.plan.data > 1 ? probe_line(group) : plan::LinkCost();
   if (group.rank() == 0) {
     made.planned.costs = find_pipeline_costs(recipe, chain, device);
-    const plan::PipelineResult result = plan_pipeline(recipe, chain, made.planned.costs);
+    const plan::PipelineResult result = plan_pipeline(recipe, chain, made.planned.costs, line);
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(result, recipe.plan.memory_bytes()));
     }

@@ -36,9 +36,10 @@ class PatientScope {
 
 struct RankModel {
   run::Stages stages;
-  std::vector<model::Part> parts;           // of every stage of ranks; each has plan.data replicas
-  std::unique_ptr<run::Replicas> replicas;  // nothing: there are none
+  std::vector<model::Part> parts;  // of every stage of ranks; each has plan.data replicas
   std::unique_ptr<model::Parameters> parameters;
+  // Nothing: there are none. Goes before the parameters that its thread works on.
+  std::unique_ptr<run::Replicas> replicas;
   std::unique_ptr<optim::Optimizer> optimizer;
   Planned planned;  // the program of all ranks; bytes are those of the rank that holds most
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted

@@ -41,6 +41,11 @@ std::vector<model::UnitSpec> make_units(const config::Recipe& recipe,
   return model::make_units(chain, cuts, has_buckets ? recipe.plan.bucket_bytes() : 0);
 }
 
+// Whether gradients go between replicas in bfloat16.
+bool is_narrow(const config::Recipe& recipe) {
+  return recipe.plan.reduce == "compute" && compute_type(recipe.train) == at::kBFloat16;
+}
+
 int64_t optimizer_copies(const config::TrainOptions& train) {
   return train.optimizer == "sgd" ? (train.momentum > 0 ? 1 : 0) : 2;
 }
@@ -207,7 +212,8 @@ plan::Sharding units_of(const config::Recipe& recipe,
     const model::UnitLayout layout =
         model::lay_out(unit, compute_bytes == 4, static_cast<int32_t>(recipe.plan.data));
     plan::UnitCost cost{.unit = {unit.name, {unit.layers.begin(), unit.layers.end()}},
-                        .bucket_bytes = 4 * layout.elements};
+                        .bucket_bytes = 4 * layout.elements,
+                        .reduced_bytes = (is_narrow(recipe) ? 2 : 4) * layout.elements};
     for (const model::UnitRange& range : layout.ranges) {
       cost.gathered_bytes += range.count * (range.is_float32 ? 4 : compute_bytes);
     }
@@ -227,12 +233,16 @@ void set_seconds(const config::Recipe& recipe,
   if (!recipe.plan.links.empty()) {
     const plan::LinkCosts costs = plan::load_links(recipe.plan.links);
     for (plan::UnitCost& unit : sharding.units) {
-      const comm::Algorithm gather = costs.best_algorithm(sharding.replicas, unit.gathered_bytes);
-      const comm::Algorithm reduce = costs.best_algorithm(sharding.replicas, unit.bucket_bytes);
+      const auto algorithm = [&](int64_t bytes) {
+        return recipe.plan.collectives == "auto" ? costs.best_algorithm(sharding.replicas, bytes)
+                                                 : *comm::parse_algorithm(recipe.plan.collectives);
+      };
+      const comm::Algorithm gather = algorithm(unit.gathered_bytes);
+      const comm::Algorithm reduce = algorithm(unit.reduced_bytes);
       unit.gather_s = costs.all_gather_s(gather, sharding.replicas, unit.gathered_bytes);
       unit.reduce_s = is_whole
-                          ? costs.all_reduce_s(reduce, sharding.replicas, unit.bucket_bytes)
-                          : costs.reduce_scatter_s(reduce, sharding.replicas, unit.bucket_bytes);
+                          ? costs.all_reduce_s(reduce, sharding.replicas, unit.reduced_bytes)
+                          : costs.reduce_scatter_s(reduce, sharding.replicas, unit.reduced_bytes);
     }
     return;
   }
@@ -242,7 +252,7 @@ void set_seconds(const config::Recipe& recipe,
   };
   for (plan::UnitCost& unit : sharding.units) {
     unit.gather_s = seconds(unit.gathered_bytes);
-    unit.reduce_s = (is_whole ? 2 : 1) * seconds(unit.bucket_bytes);
+    unit.reduce_s = (is_whole ? 2 : 1) * seconds(unit.reduced_bytes);
   }
 }
 
@@ -277,11 +287,9 @@ std::function<comm::Algorithm(int64_t)> choose_algorithm(const config::PlanOptio
 }  // namespace
 
 run::ReplicaOptions replica_options(const config::Recipe& recipe, const comm::Group& group) {
-  const bool is_narrow =
-      recipe.plan.reduce == "compute" && compute_type(recipe.train) == at::kBFloat16;
   return {.replicas = static_cast<int32_t>(recipe.plan.data),
           .algorithm = choose_algorithm(recipe.plan, group),
-          .reduced = is_narrow ? comm::Element::BFloat16 : comm::Element::Float32};
+          .reduced = is_narrow(recipe) ? comm::Element::BFloat16 : comm::Element::Float32};
 }
 
 }  // namespace penstock::train

@@ -69,6 +69,7 @@ void run_chosen_ranks(const config::Recipe& recipe,
                       const std::function<void(comm::Group&, const config::Recipe&)>& work) {
   const int64_t ranks = num_ranks(recipe, asked);
   if (!leaves_layout_open(recipe.plan, ranks)) {
+    config::require_replicas(recipe.plan);
     config::Recipe settled = recipe;
     settled.plan.shard = recipe.plan.shard == "auto" ? "none" : recipe.plan.shard;
     return run_ranks(settled, asked, [&](comm::Group& group) { work(group, settled); });

@@ -151,7 +151,7 @@ struct Trainer::Parts {
     std::unique_ptr<run::Executor> executor;
   };
   run::Executor& executor_of(const config::Recipe& recipe, comm::Group& group, int64_t updates) {
-    if (!optimizer.wants_reduced_gradients()) {
+    if (model.replicas && !optimizer.wants_reduced_gradients()) {
       if (!unreduced.executor) {
         unreduced.program = plan::without_reduces(model.planned.result.program);
         unreduced.executor = std::make_unique<run::Executor>(
@@ -326,19 +326,21 @@ Summary Trainer::run() {
            recipe_.run.out);
 
   const double began = now_seconds();
-  bool is_to_validate = false, is_to_save = false;
+  bool is_to_check = false, is_to_validate = false, is_to_save = false;
   while (parts.state.step < steps && !is_to_stop()) {
     const int64_t before = parts.state.step;
     train_steps();
     const int64_t done = parts.state.step;
-    if (is_due(recipe_.run.check_replicas, before, done)) {
-      check_replicas();
-    }
+    is_to_check = is_to_check || is_due(recipe_.run.check_replicas, before, done);
     is_to_validate = is_to_validate || is_due(recipe_.run.validate_every, before, done);
     is_to_save = is_to_save || is_due(recipe_.run.save_every, before, done);
     // Replicas that move by themselves for some steps have no weights in common until they meet.
     if (done == steps || !parts.optimizer.replicas_agree()) {
       continue;
+    }
+    if (is_to_check) {
+      check_replicas();
+      is_to_check = false;
     }
     if (is_to_validate) {
       validate();
@@ -381,7 +383,10 @@ void Trainer::train_steps() {
   const double began = now_seconds();
   const int64_t first_step = parts.state.step;
   const int64_t count = steps_at_once(recipe_, first_step);
-  const bool is_reduced = parts.optimizer.wants_reduced_gradients();
+  const bool is_reduced = !parts.model.replicas || parts.optimizer.wants_reduced_gradients();
+  if (parts.model.replicas) {
+    parts.sent_before = parts.model.replicas->sent_bytes();
+  }
   run::Executor& executor = parts.executor_of(recipe_, group_, count);
   const data::Batch batch = next_batches(*parts.loader, count);
   const BatchTensors tensors = as_tensors(batch);
@@ -452,16 +457,14 @@ void Trainer::train_steps() {
   }
 }
 
-// What went to replicas since the step before.
+// What went to replicas in this step.
 void Trainer::note_sent_bytes() {
   Parts& parts = *parts_;
   if (!parts.model.replicas) {
     return;
   }
-  const int64_t all = parts.model.replicas->sent_bytes();
-  const std::vector<double> sent =
-      gather(static_cast<double>(all - parts.sent_before + parts.optimizer.last_sent_bytes()));
-  parts.sent_before = all;
+  const std::vector<double> sent = gather(static_cast<double>(
+      parts.model.replicas->sent_bytes() - parts.sent_before + parts.optimizer.last_sent_bytes()));
   summary_.sent_bytes = static_cast<int64_t>(*std::max_element(sent.begin(), sent.end()));
 }
 
@@ -478,7 +481,7 @@ double Trainer::gather_loss(const run::Executor& executor) {
 
 void Trainer::check_replicas() {
   Parts& parts = *parts_;
-  if (!parts.model.replicas || !parts.optimizer.replicas_agree()) {
+  if (!parts.model.replicas) {
     return;
   }
   comm::Group& replicas = parts.model.replicas->group();
