@@ -12,14 +12,17 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/base/file.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/data/loader.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/cost_table.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_model.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
@@ -68,7 +71,13 @@ constexpr int64_t kSteps = 10;
 
 class DataParallel : public testing::TestWithParam<Case> {
  protected:
+  std::string costs_file() const { return (folder_.path() / "costs.json").string(); }
   config::Recipe recipe() const {
+    config::Recipe recipe = recipe_without_costs();
+    recipe.plan.costs = costs_file();
+    return recipe;
+  }
+  config::Recipe recipe_without_costs() const {
     const Case& c = GetParam();
     config::Recipe recipe;
     // Wide enough that matrices are cut in the middle.
@@ -76,6 +85,7 @@ class DataParallel : public testing::TestWithParam<Case> {
     recipe.model.tied = c.is_tied;
     if (c.is_limited) {
       recipe.model.layers = 6;
+      recipe.plan.cuts = c.pipeline > 1 ? "6" : "";
     }
     recipe.model.dropout = 0.1;
     recipe.data.path = (folder_.path() / "text.txt").string();
@@ -103,6 +113,8 @@ class DataParallel : public testing::TestWithParam<Case> {
     for (int i = 0; i < 3000; ++i) {
       text << "line " << i * 7919 % 1009 << " of some text; ";
     }
+    // Measured once, so that all runs have the same plan.
+    write_text_file(costs_file(), plan::format_costs(measure_recipe(recipe_without_costs())));
   }
 
   Summary train(const config::Recipe& recipe) {
@@ -123,6 +135,26 @@ class DataParallel : public testing::TestWithParam<Case> {
   test::TempFolder folder_;
   std::string title_;  // of the last plan
 };
+
+// The highest, in steps of a four-hundredth, that makes the plan compute something again; 1 where none
+// does.
+int64_t limit_that_recomputes(config::Recipe recipe) {
+  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
+  const plan::CostTable costs = plan::read_costs(recipe.plan.costs);
+  const plan::PipelineResult whole = plan_pipeline(recipe, chain, costs);
+  const int64_t peak = *std::max_element(whole.peak_bytes.begin(), whole.peak_bytes.end());
+  for (int64_t part = 399; part > 200; --part) {
+    recipe.plan.memory = cat(peak * part / 400);
+    const plan::PipelineResult result = plan_pipeline(recipe, chain, costs);
+    if (!result.is_feasible) {
+      return 1;
+    }
+    if (result.recomputed_forwards > 0) {
+      return peak * part / 400;
+    }
+  }
+  return 1;
+}
 
 struct Reference {
   std::vector<double> losses;
@@ -164,14 +196,7 @@ Reference train_alone(const config::Recipe& recipe) {
 TEST_P(DataParallel, HasTheBitsOfOneDevice) {
   config::Recipe replicas = recipe();
   if (GetParam().is_limited) {
-    config::Recipe whole = replicas;
-    whole.train.steps = 1;
-    const int64_t peak = train(whole).peak_bytes;
-    // The highest limit, in steps of a fiftieth, that makes the plan compute something again.
-    for (int64_t fiftieths = 49; fiftieths > 30 && !recomputes(); --fiftieths) {
-      replicas.plan.memory = whole.plan.memory = cat(peak * fiftieths / 50);
-      train(whole);
-    }
+    replicas.plan.memory = cat(limit_that_recomputes(replicas));
   }
   const Summary summary = train(replicas);
   if (GetParam().is_limited) {
