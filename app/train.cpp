@@ -142,6 +142,9 @@ std::string continue_hint(const TrainArguments& arguments,
   if (!arguments.memory.empty()) {
     command += cat(" --memory ", quote(arguments.memory));
   }
+  if (arguments.ranks > 0) {
+    command += cat(" --ranks ", arguments.ranks);
+  }
   return cat("continue with: ", command, " --resume ", quote(recipe.run.out));
 }
 
