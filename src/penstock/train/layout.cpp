@@ -91,7 +91,8 @@ bool leaves_layout_open(const config::PlanOptions& plan, int64_t ranks) {
   if (plan.is_asynchronous()) {  // the layout is part of the numbers
     return false;
   }
-  return leaves_degrees_open(plan, ranks) || (plan.data > 1 && plan.shard == "auto");
+  return leaves_degrees_open(plan, ranks) ||
+         (plan.ranks() == ranks && plan.data > 1 && plan.shard == "auto");
 }
 
 config::Recipe with_layout(config::Recipe recipe, const Layout& layout) {
