@@ -21,17 +21,19 @@ std::vector<int64_t> in_bytes(std::span<const int64_t> cuts, Element element) {
   return bytes;
 }
 
+// Naive is a tree with all ranks below the first.
+TreePlace place_in_tree(const Exchange& exchange, Algorithm algorithm) {
+  return algorithm == Algorithm::Naive ? star_place(exchange.rank(), exchange.size())
+                                       : binomial_place(exchange.rank(), exchange.size());
+}
+
 void run_all_reduce(Exchange& exchange, int64_t count, Element element, Algorithm algorithm) {
   const int32_t size = exchange.size();
   const Range all{0, count * element_bytes(element)};
   switch (algorithm) {
-    case Algorithm::Naive: {
-      const TreePlace place = star_place(exchange.rank(), size);
-      tree_reduce(exchange, place, all);
-      return tree_broadcast(exchange, place, all);
-    }
+    case Algorithm::Naive:
     case Algorithm::Tree: {
-      const TreePlace place = binomial_place(exchange.rank(), size);
+      const TreePlace place = place_in_tree(exchange, algorithm);
       tree_reduce(exchange, place, all);
       return tree_broadcast(exchange, place, all);
     }
@@ -56,9 +58,7 @@ void run_reduce_scatter(Exchange& exchange, Cuts cuts, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::Naive:
     case Algorithm::Tree: {
-      const TreePlace place = algorithm == Algorithm::Naive
-                                  ? star_place(exchange.rank(), exchange.size())
-                                  : binomial_place(exchange.rank(), exchange.size());
+      const TreePlace place = place_in_tree(exchange, algorithm);
       tree_reduce(exchange, place, whole(cuts));
       return tree_scatter(exchange, place, cuts);
     }
@@ -76,9 +76,7 @@ void run_all_gather(Exchange& exchange, Cuts cuts, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::Naive:
     case Algorithm::Tree: {
-      const TreePlace place = algorithm == Algorithm::Naive
-                                  ? star_place(exchange.rank(), exchange.size())
-                                  : binomial_place(exchange.rank(), exchange.size());
+      const TreePlace place = place_in_tree(exchange, algorithm);
       tree_gather(exchange, place, cuts);
       return tree_broadcast(exchange, place, whole(cuts));
     }
@@ -98,9 +96,8 @@ void run_broadcast(Exchange& exchange, int64_t bytes, Algorithm algorithm) {
   const std::vector<int64_t> cuts = even_cuts(bytes, size);
   switch (algorithm) {
     case Algorithm::Naive:
-      return tree_broadcast(exchange, star_place(rank, size), whole(cuts));
     case Algorithm::Tree:
-      return tree_broadcast(exchange, binomial_place(rank, size), whole(cuts));
+      return tree_broadcast(exchange, place_in_tree(exchange, algorithm), whole(cuts));
     case Algorithm::Butterfly:
       tree_scatter(exchange, binomial_place(rank, size), cuts);
       return butterfly_all_gather(exchange, cuts);

@@ -126,10 +126,9 @@ class Calls final : public MpiCalls {
   }
 
   MpiError receive_notice(void* data, int bytes, MpiRequest& request) noexcept override {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Irecv(data, bytes, MPI_BYTE, MPI_ANY_SOURCE, 0, notices_, &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Irecv");
+    return start_native("MPI_Irecv", request, [&](MPI_Request* native) {
+      return MPI_Irecv(data, bytes, MPI_BYTE, MPI_ANY_SOURCE, 0, notices_, native);
+    });
   }
 
   MpiError make_communicator(std::span<const int> ranks,
@@ -159,16 +158,15 @@ class Calls final : public MpiCalls {
                       int count,
                       Element element,
                       MpiRequest& request) noexcept override {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Iallreduce(MPI_IN_PLACE,
-                                      data,
-                                      count,
-                                      type_of(element),
-                                      sum_of(element),
-                                      to_native<MPI_Comm>(communicator),
-                                      &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Iallreduce");
+    return start_native("MPI_Iallreduce", request, [&](MPI_Request* native) {
+      return MPI_Iallreduce(MPI_IN_PLACE,
+                            data,
+                            count,
+                            type_of(element),
+                            sum_of(element),
+                            to_native<MPI_Comm>(communicator),
+                            native);
+    });
   }
 
   MpiError reduce(MpiCommunicator communicator,
@@ -182,17 +180,16 @@ class Calls final : public MpiCalls {
     if (const int result = MPI_Comm_rank(comm, &rank); result != MPI_SUCCESS) {
       return error_of(result, "MPI_Comm_rank");
     }
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Ireduce(rank == root ? MPI_IN_PLACE : data,
-                                   data,
-                                   count,
-                                   type_of(element),
-                                   sum_of(element),
-                                   root,
-                                   comm,
-                                   &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Ireduce");
+    return start_native("MPI_Ireduce", request, [&](MPI_Request* native) {
+      return MPI_Ireduce(rank == root ? MPI_IN_PLACE : data,
+                         data,
+                         count,
+                         type_of(element),
+                         sum_of(element),
+                         root,
+                         comm,
+                         native);
+    });
   }
 
   MpiError reduce_scatter(MpiCommunicator communicator,
@@ -200,16 +197,15 @@ class Calls final : public MpiCalls {
                           const int* counts,
                           Element element,
                           MpiRequest& request) noexcept override {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Ireduce_scatter(MPI_IN_PLACE,
-                                           data,
-                                           counts,
-                                           type_of(element),
-                                           sum_of(element),
-                                           to_native<MPI_Comm>(communicator),
-                                           &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Ireduce_scatter");
+    return start_native("MPI_Ireduce_scatter", request, [&](MPI_Request* native) {
+      return MPI_Ireduce_scatter(MPI_IN_PLACE,
+                                 data,
+                                 counts,
+                                 type_of(element),
+                                 sum_of(element),
+                                 to_native<MPI_Comm>(communicator),
+                                 native);
+    });
   }
 
   MpiError all_gather(MpiCommunicator communicator,
@@ -217,18 +213,17 @@ class Calls final : public MpiCalls {
                       const int* byte_counts,
                       const int* offsets,
                       MpiRequest& request) noexcept override {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Iallgatherv(MPI_IN_PLACE,
-                                       0,
-                                       MPI_BYTE,
-                                       data,
-                                       byte_counts,
-                                       offsets,
-                                       MPI_BYTE,
-                                       to_native<MPI_Comm>(communicator),
-                                       &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Iallgatherv");
+    return start_native("MPI_Iallgatherv", request, [&](MPI_Request* native) {
+      return MPI_Iallgatherv(MPI_IN_PLACE,
+                             0,
+                             MPI_BYTE,
+                             data,
+                             byte_counts,
+                             offsets,
+                             MPI_BYTE,
+                             to_native<MPI_Comm>(communicator),
+                             native);
+    });
   }
 
   MpiError broadcast(MpiCommunicator communicator,
@@ -236,11 +231,9 @@ class Calls final : public MpiCalls {
                      void* data,
                      int bytes,
                      MpiRequest& request) noexcept override {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result =
-        MPI_Ibcast(data, bytes, MPI_BYTE, root, to_native<MPI_Comm>(communicator), &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Ibcast");
+    return start_native("MPI_Ibcast", request, [&](MPI_Request* native) {
+      return MPI_Ibcast(data, bytes, MPI_BYTE, root, to_native<MPI_Comm>(communicator), native);
+    });
   }
 
   MpiError test(MpiRequest& request, bool& is_done) noexcept override {
@@ -267,12 +260,20 @@ class Calls final : public MpiCalls {
   void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
  private:
+  // Of a call that leaves a request.
+  template <typename Call>
+  static MpiError start_native(const char* name, MpiRequest& request, const Call& call) {
+    MPI_Request native = MPI_REQUEST_NULL;
+    const int result = call(&native);
+    from_native(native, request);
+    return error_of(result, name);
+  }
+
   static MpiError send_on(
       MPI_Comm comm, int peer, int tag, const void* data, int bytes, MpiRequest& request) {
-    MPI_Request native = MPI_REQUEST_NULL;
-    const int result = MPI_Isend(data, bytes, MPI_BYTE, peer, tag, comm, &native);
-    from_native(native, request);
-    return error_of(result, "MPI_Isend");
+    return start_native("MPI_Isend", request, [&](MPI_Request* native) {
+      return MPI_Isend(data, bytes, MPI_BYTE, peer, tag, comm, native);
+    });
   }
 
   static MPI_Datatype type_of(Element element) {

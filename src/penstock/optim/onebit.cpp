@@ -12,6 +12,7 @@
 #include "penstock/kernels/onebit.h"
 #include "penstock/optim/gpu_optimizer.h"
 #include "penstock/optim/onebit_bytes.h"
+#include "penstock/optim/onebit_steps.h"
 
 namespace penstock::optim {
 
@@ -258,6 +259,31 @@ void OneBit::update(model::Parameters& parameters, const UpdateSettings& setting
     step(parameters, settings.rate, clip_scale(norm, settings.clip) / settings.loss_scale);
     parameters.refresh_compute();
   }
+}
+
+void OneBit::move_as_adamw(model::Parameters& parameters,
+                           const kernels::AdamSettings& settings,
+                           double gradient_scale) {
+  for_each_piece(parameters, [&](const Piece& piece, size_t) {
+    kernels::adamw_update(
+        {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
+        piece.mean,
+        piece.mean_square,
+        piece.has_weight_decay ? settings : without_decay(settings));
+  });
+}
+
+FreezingOneBit::FreezingOneBit(const config::TrainOptions& train,
+                               const model::Parameters& parameters)
+    : OneBit(train, parameters), freeze_(freeze_step(train)) {}
+
+void FreezingOneBit::step(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  if (steps_done_ < freeze_) {
+    warm_up(parameters, rate, gradient_scale);
+  } else {
+    move_frozen(parameters, rate, gradient_scale);
+  }
+  ++steps_done_;
 }
 
 }  // namespace penstock::optim

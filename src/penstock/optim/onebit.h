@@ -50,6 +50,11 @@ class OneBit : public Optimizer {
   kernels::AdamSettings settings_for(const Rate& rate, int64_t variance_updates) const;
   static kernels::AdamSettings without_decay(kernels::AdamSettings settings);
 
+  // The step of AdamW, from gradients that were reduced.
+  void move_as_adamw(model::Parameters& parameters,
+                     const kernels::AdamSettings& settings,
+                     double gradient_scale);
+
   // What this replica's own gradients are multiplied by, so that their mean over the replicas is the
   // gradient: they are shares of a sum.
   float own_scale(double gradient_scale) const;
@@ -97,6 +102,23 @@ std::unique_ptr<Optimizer> make_zeroone_adam(const config::TrainOptions& train,
                                              const model::Parameters& parameters);
 std::unique_ptr<Optimizer> make_onebit_lamb(const config::TrainOptions& train,
                                             const model::Parameters& parameters);
+
+// Steps from reduced gradients up to train.freeze_step, and others after it.
+class FreezingOneBit : public OneBit {
+ public:
+  bool wants_reduced_gradients() const final { return steps_done_ < freeze_; }
+  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) final;
+
+ protected:
+  FreezingOneBit(const config::TrainOptions& train, const model::Parameters& parameters);
+
+  virtual void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
+  virtual void move_frozen(model::Parameters& parameters,
+                           const Rate& rate,
+                           double gradient_scale) = 0;
+
+  const int64_t freeze_;
+};
 
 template <typename Use>
 void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {

@@ -8,35 +8,19 @@ namespace penstock::optim {
 
 namespace {
 
-class OneBitAdam final : public OneBit {
+class OneBitAdam final : public FreezingOneBit {
  public:
   OneBitAdam(const config::TrainOptions& train, const model::Parameters& parameters)
-      : OneBit(train, parameters), freeze_(freeze_step(train)) {}
-
-  bool wants_reduced_gradients() const override { return steps_done_ < freeze_; }
-
-  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    if (steps_done_ < freeze_) {
-      warm_up(parameters, rate, gradient_scale);
-    } else {
-      move_frozen(parameters, rate, gradient_scale);
-    }
-    ++steps_done_;
-  }
+      : FreezingOneBit(train, parameters) {}
 
  private:
-  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
-    const kernels::AdamSettings settings = settings_for(rate, steps_done_ + 1);
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::adamw_update(
-          {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
-          piece.mean,
-          piece.mean_square,
-          piece.has_weight_decay ? settings : without_decay(settings));
-    });
+  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
+    move_as_adamw(parameters, settings_for(rate, steps_done_ + 1), gradient_scale);
   }
 
-  void move_frozen(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  void move_frozen(model::Parameters& parameters,
+                   const Rate& rate,
+                   double gradient_scale) override {
     if (steps_done_ == freeze_) {
       complete_momentum(parameters);
     }
@@ -58,8 +42,6 @@ class OneBitAdam final : public OneBit {
                                   piece.has_weight_decay ? settings : without_decay(settings));
     });
   }
-
-  const int64_t freeze_;
 };
 
 }  // namespace

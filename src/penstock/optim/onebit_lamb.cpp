@@ -18,10 +18,10 @@ constexpr double kRatioDecay = 0.9;                    // of their mean
 constexpr double kLeastFactor = 0.5, kMostFactor = 4;
 constexpr double kMostFactorChange = 0.1;  // in one step, of what it was
 
-class OneBitLamb final : public OneBit {
+class OneBitLamb final : public FreezingOneBit {
  public:
   OneBitLamb(const config::TrainOptions& train, const model::Parameters& parameters)
-      : OneBit(train, parameters), freeze_(freeze_step(train)) {
+      : FreezingOneBit(train, parameters) {
     const auto per_parameter = [&](const char* name) {
       const auto count = static_cast<int64_t>(parameters.all().size());
       return StateBuffer{
@@ -33,21 +33,10 @@ class OneBitLamb final : public OneBit {
     state_.push_back(per_parameter("trust_factor"));
   }
 
-  bool wants_reduced_gradients() const override { return steps_done_ < freeze_; }
-
-  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    if (steps_done_ < freeze_) {
-      warm_up(parameters, rate, gradient_scale);
-    } else {
-      move_frozen(parameters, rate, gradient_scale);
-    }
-    ++steps_done_;
-  }
-
  private:
   static constexpr size_t kFresh = kNumBuffers, kRatio = kNumBuffers + 1, kFactor = kNumBuffers + 2;
 
-  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     const kernels::AdamSettings settings = settings_for(rate, steps_done_ + 1);
     std::vector<kernels::LambNorms> parts(num_pieces(parameters));
     std::vector<size_t> owners(parts.size());
@@ -80,7 +69,9 @@ class OneBitLamb final : public OneBit {
     move(parameters, settings, ratios);
   }
 
-  void move_frozen(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  void move_frozen(model::Parameters& parameters,
+                   const Rate& rate,
+                   double gradient_scale) override {
     if (steps_done_ == freeze_) {
       complete_momentum(parameters);
       state_[kFresh].flat.copy_(state_[kMeanSquare].flat);
@@ -192,8 +183,6 @@ class OneBitLamb final : public OneBit {
       values[i % values.size()] = std::max(values[i % values.size()], all[i]);
     }
   }
-
-  const int64_t freeze_;
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ class ZeroOneAdam final : public OneBit {
 
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     if (updates_variance(train_, steps_done_ + 1)) {
-      update_variance(parameters, rate, gradient_scale);
+      move_as_adamw(parameters, settings_now(rate), gradient_scale);
     } else if (steps_done_ < freeze_) {
       move_by_signs(parameters, rate, gradient_scale);
     } else {
@@ -45,17 +45,6 @@ class ZeroOneAdam final : public OneBit {
  private:
   kernels::AdamSettings settings_now(const Rate& rate) const {
     return settings_for(rate, variance_updates(train_, steps_done_ + 1));
-  }
-
-  void update_variance(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
-    const kernels::AdamSettings settings = settings_now(rate);
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::adamw_update(
-          {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
-          piece.mean,
-          piece.mean_square,
-          piece.has_weight_decay ? settings : without_decay(settings));
-    });
   }
 
   void move_by_signs(model::Parameters& parameters, const Rate& rate, double gradient_scale) {

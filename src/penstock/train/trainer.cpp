@@ -420,7 +420,7 @@ void Trainer::train_steps() {
   const double record_began = now_seconds() - executor.measured().seconds;
   std::vector<double> sums = executor.losses();  // they are with one of the ranks
   sums.insert(sums.end(), squares.begin(), squares.end());
-  sums = parts.model.replicas ? std::vector{gather_loss(executor)} : add_over_ranks(sums);
+  sums = parts.model.replicas ? std::vector{gather_replicas(executor)} : add_over_ranks(sums);
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(sums[static_cast<size_t>(i)])) {
       fail_diverged("loss", first_step + i + 1, recipe_.train);
@@ -435,7 +435,6 @@ void Trainer::train_steps() {
   parts.state.samples_seen = batch.first_sample + batch.sequences;
   (is_reduced ? parts.records : parts.unreduced_records)
       .add({executor.measured(), record_began}, count);
-  note_sent_bytes();
   const double seconds = (now_seconds() - began) / static_cast<double>(count);
   for (int64_t i = 0; i < count; ++i) {
     const double loss = sums[static_cast<size_t>(i)];
@@ -457,25 +456,24 @@ void Trainer::train_steps() {
   }
 }
 
-// What went to replicas in this step.
-void Trainer::note_sent_bytes() {
+// The mean over the targets of all replicas, added up in the order of the micro-batches; and what the rank
+// that sent most has sent to replicas in this step.
+double Trainer::gather_replicas(const run::Executor& executor) {
   Parts& parts = *parts_;
-  if (!parts.model.replicas) {
-    return;
+  std::vector<double> own{static_cast<double>(
+      parts.model.replicas->sent_bytes() - parts.sent_before + parts.optimizer.last_sent_bytes())};
+  own.insert(own.end(), executor.loss_sums().begin(), executor.loss_sums().end());
+  const std::vector<double> all =
+      group_.all_gather(own, [] { return std::string("the losses of all replicas"); });
+  double sum = 0, sent = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % own.size() == 0) {
+      sent = std::max(sent, all[i]);
+    } else {
+      sum += all[i];  // those of ranks without the loss are 0
+    }
   }
-  const std::vector<double> sent = gather(static_cast<double>(
-      parts.model.replicas->sent_bytes() - parts.sent_before + parts.optimizer.last_sent_bytes()));
-  summary_.sent_bytes = static_cast<int64_t>(*std::max_element(sent.begin(), sent.end()));
-}
-
-// The mean over the targets of all replicas, added up in the order of the micro-batches.
-double Trainer::gather_loss(const run::Executor& executor) {
-  const std::vector<double> sums = group_.all_gather(
-      executor.loss_sums(), [] { return std::string("the losses of all replicas"); });
-  double sum = 0;
-  for (const double one : sums) {  // those of ranks without the loss are 0
-    sum += one;
-  }
+  summary_.sent_bytes = static_cast<int64_t>(sent);
   return sum * executor.loss_scale(0);
 }
 

@@ -87,9 +87,8 @@ class Trainer {
   double sum_over_ranks(double own);
   std::vector<double> add_over_ranks(const std::vector<double>& own);
   void train_steps();
-  double gather_loss(const run::Executor& executor);
+  double gather_replicas(const run::Executor& executor);
   void check_replicas();
-  void note_sent_bytes();
   void note_update(const optim::Updated& updated, int64_t step);
   void validate();
   void save();
