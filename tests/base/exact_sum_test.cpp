@@ -57,6 +57,20 @@ double sum_of_parts(Random& random, const std::vector<double>& values) {
   return parts[0].value();
 }
 
+TEST(ExactSum, OfSeveralRanksAddUpByTheirPlaces) {
+  const std::vector<ExactSum> first{{1, 1e-20}, {2, 0}}, second{{4, 0}, {8, 1e-19}};
+  std::vector<double> halves = halves_of(first);
+  EXPECT_EQ(halves, (std::vector<double>{1, 1e-20, 2, 0}));
+  const std::vector<double> more = halves_of(second);
+  halves.insert(halves.end(), more.begin(), more.end());
+  const std::vector<ExactSum> sums = add_up(halves, 2);
+  ASSERT_EQ(sums.size(), 2u);
+  EXPECT_EQ(sums[0].high, 5);
+  EXPECT_EQ(sums[0].low, 1e-20);
+  EXPECT_EQ(sums[1].high, 10);
+  EXPECT_EQ(sums[1].low, 1e-19);
+}
+
 TEST(ExactSum, RoundsToTheSameDoubleInAnyOrderAndGrouping) {
   Random random(1);
   int plain_differ = 0;

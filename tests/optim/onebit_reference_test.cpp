@@ -27,10 +27,10 @@ double square(double value) {
 // One parameter as the reference has it.
 struct Tensor {
   bool has_decay;
-  Values weights, mean, variance, fresh, start, server_error;
+  Values weights, mean, variance, start, server_error;
   std::vector<Values> means;  // the replicas' own
   std::vector<Values> replica_weights, worker_errors, gradients;
-  double ratio = 0, factor = 1;
+  double update_norm = 0, frozen_square = 0, gradient_square = 0;
 
   size_t size() const { return weights.size(); }
 };
@@ -45,7 +45,7 @@ class Reference {
       Tensor tensor{.has_decay = parameter.spec.has_weight_decay,
                     .weights = Values(values, values + flat.numel())};
       const size_t size = tensor.size();
-      for (Values* zero : {&tensor.mean, &tensor.variance, &tensor.fresh, &tensor.server_error}) {
+      for (Values* zero : {&tensor.mean, &tensor.variance, &tensor.server_error}) {
         zero->resize(size);
       }
       tensor.worker_errors.assign(count(), Values(size));
@@ -54,10 +54,16 @@ class Reference {
     }
   }
 
-  // `norm` is what the replicas take for the norm of a gradient that none of them has.
-  void step(int64_t step, double norm) {
+  // Of a gradient that none of the replicas has they know estimates: its norm, and for LAMB the mean squares
+  // of every tensor's.
+  struct Estimates {
+    double norm;
+    const float* mean_squares;
+  };
+
+  void step(int64_t step, const Estimates& estimates) {
     t_ = step;
-    norm_ = norm;
+    estimates_ = estimates;
     lr_ = test::test_rate(step).lr;
     beta1_ = train_.beta1;
     if (train_.optimizer == "zeroone-adam") {
@@ -95,7 +101,7 @@ class Reference {
         squares += square(mean);
       }
     }
-    const double norm = is_reduced ? std::sqrt(squares) : norm_;
+    const double norm = is_reduced ? std::sqrt(squares) : estimates_.norm;
     const double scale = train_.clip > 0 ? std::min(1.0, train_.clip / (norm + 1e-6)) : 1;
     for (Tensor& tensor : tensors_) {
       for (Values& gradients : tensor.gradients) {
@@ -209,48 +215,56 @@ class Reference {
         weights += square(tensor.weights[e]);
         updates += square(lamb_update(tensor, e, t_));
       }
-      const bool has_ratio = tensor.has_decay && weights > 0 && updates > 0;
-      const double ratio = has_ratio ? clamp(std::sqrt(weights / updates), 0.01, 10) : 1;
-      tensor.ratio = 0.9 * tensor.ratio + 0.1 * ratio;
-      tensor.fresh = tensor.variance;
-      lamb_move(tensor, ratio, t_);
+      tensor.update_norm = 0.9 * tensor.update_norm + 0.1 * std::sqrt(updates);
+      lamb_move(tensor, trust_ratio(tensor, std::sqrt(updates)), t_);
     }
   }
 
-  double lamb_update(const Tensor& tensor, size_t e, int64_t updates) const {
-    return tensor.mean[e] / correction1() / root(tensor.variance[e], updates) +
+  // Of a variance that is `size` times as large.
+  double lamb_update(const Tensor& tensor, size_t e, int64_t updates, double size = 1) const {
+    return tensor.mean[e] / correction1() / root(size * tensor.variance[e], updates) +
            decay(tensor) * tensor.weights[e];
   }
 
-  void lamb_move(Tensor& tensor, double ratio, int64_t updates) const {
+  static double trust_ratio(const Tensor& tensor, double update_norm) {
+    double weights = 0;
+    for (const double weight : tensor.weights) {
+      weights += square(weight);
+    }
+    const bool has_ratio = tensor.has_decay && weights > 0 && update_norm > 0;
+    return has_ratio ? clamp(std::sqrt(weights) / update_norm, 0.01, 10) : 1;
+  }
+
+  void lamb_move(Tensor& tensor, double ratio, int64_t updates, double size = 1) const {
     for (size_t e = 0; e < tensor.size(); ++e) {
-      tensor.weights[e] -= lr_ * ratio * lamb_update(tensor, e, updates);
+      tensor.weights[e] -= lr_ * ratio * lamb_update(tensor, e, updates, size);
     }
   }
 
   void frozen_lamb() {
-    for (Tensor& tensor : tensors_) {
-      const Values before = tensor.mean;
-      tensor.mean = average(tensor, own_means(tensor));
-      double shrunk = 0, adam = 0, update = 0;
-      for (size_t e = 0; e < tensor.size(); ++e) {
-        const double gradient = (tensor.mean[e] - beta1_ * before[e]) / (1 - beta1_);
-        tensor.fresh[e] = train_.beta2 * tensor.fresh[e] + (1 - train_.beta2) * square(gradient);
-        const double frozen_root = root(tensor.variance[e], train_.freeze_step);
-        if (tensor.variance[e] > 0) {
-          shrunk = std::max(shrunk, frozen_root / root(tensor.fresh[e], t_));
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      Tensor& tensor = tensors_[i];
+      if (t_ == train_.freeze_step + 1) {
+        for (const double variance : tensor.variance) {
+          tensor.frozen_square += variance / correction2(train_.freeze_step);
         }
-        adam += square(tensor.mean[e] / correction1() / frozen_root);
-        update += square(lamb_update(tensor, e, train_.freeze_step));
+        tensor.gradient_square = tensor.frozen_square;
       }
-      double ratio = 1;
-      if (tensor.has_decay) {
-        const double share = update > adam ? std::sqrt(adam / update) : 1;
-        const double factor = clamp(shrunk * share + 1 - share, 0.5, 4);
-        tensor.factor = clamp(factor, 0.9 * tensor.factor, 1.1 * tensor.factor);
-        ratio = tensor.ratio / (1 - std::pow(0.9, train_.freeze_step)) * tensor.factor;
+      tensor.mean = average(tensor, own_means(tensor));
+      double squares = 0;
+      for (size_t e = 0; e < tensor.size(); ++e) {
+        double gradient = 0;
+        for (const Values& gradients : tensor.gradients) {
+          gradient += gradients[e] / replicas_;
+        }
+        squares += square(gradient);
       }
-      lamb_move(tensor, ratio, train_.freeze_step);
+      tensor.gradient_square = train_.beta2 * tensor.gradient_square + (1 - train_.beta2) * squares;
+      const double update_norm = tensor.update_norm / (1 - std::pow(0.9, train_.freeze_step));
+      lamb_move(tensor,
+                trust_ratio(tensor, update_norm),
+                train_.freeze_step,
+                static_cast<double>(estimates_.mean_squares[i]) / tensor.frozen_square);
     }
   }
 
@@ -328,7 +342,8 @@ class Reference {
   const int32_t replicas_;
   std::vector<Tensor> tensors_;
   int64_t t_ = 0, updates_ = 0;
-  double lr_ = 0, beta1_ = 0, norm_ = 0;
+  double lr_ = 0, beta1_ = 0;
+  Estimates estimates_{};
   // Of local steps since the replicas met.
   double rates_ = 0, kept_ = 1;
   bool has_met_ = true;
@@ -350,6 +365,28 @@ void expect_followed(const Replica& replica, const Reference& reference, const s
   }
 }
 
+// One replica alone has the gradient. Several estimate it, here by one sum for each of some small tensors,
+// over at most 22 steps.
+void expect_estimated(const Reference& reference,
+                      const ReplicaCase& at,
+                      const float* mean_squares,
+                      int64_t step) {
+  if (at.train.optimizer != "onebit-lamb" || step <= at.train.freeze_step) {
+    return;
+  }
+  double known = 0, all = 0;
+  for (size_t i = 0; i < reference.tensors().size(); ++i) {
+    const double expected = reference.tensors()[i].gradient_square;
+    const auto found = static_cast<double>(mean_squares[i]);
+    if (at.replicas == 1) {
+      ASSERT_NEAR(found, expected, 1e-5 * expected) << i << ", " << step;
+    }
+    known += found;
+    all += expected;
+  }
+  ASSERT_NEAR(known, all, 0.4 * all) << step;
+}
+
 void expect_trajectory(const ReplicaCase& at) {
   const model::Chain chain = test::small_chain();
   const model::Parameters fresh(chain, at::kFloat, 1);
@@ -357,8 +394,10 @@ void expect_trajectory(const ReplicaCase& at) {
     Reference reference(at, fresh);
     for (int64_t step = 1; step <= kSteps; ++step) {
       replica.step(step);
-      const double norm = replica.optimizer->updated().norm;
-      reference.step(step, norm);
+      const float* mean_squares =
+          replica.optimizer->state().back().flat.const_data_ptr<float>();  // LAMB's
+      reference.step(step, {replica.optimizer->updated().norm, mean_squares});
+      ASSERT_NO_FATAL_FAILURE(expect_estimated(reference, at, mean_squares, step));
       ASSERT_TRUE(replica.optimizer->updated().was_applied);
       ASSERT_EQ(replica.optimizer->replicas_agree(), reference.has_met()) << step;
       if (reference.has_met()) {

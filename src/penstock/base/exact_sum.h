@@ -2,6 +2,9 @@
 // round to the same double.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 namespace penstock {
 
 struct ExactSum {
@@ -27,5 +30,22 @@ struct ExactSum {
 
   double value() const { return high; }
 };
+
+// As ranks send them to each other: two doubles each. And the sums of what `count` such sums are at several
+// ranks, those of one after those of another.
+inline std::vector<double> halves_of(const std::vector<ExactSum>& sums) {
+  std::vector<double> halves;
+  for (const ExactSum& sum : sums) {
+    halves.insert(halves.end(), {sum.high, sum.low});
+  }
+  return halves;
+}
+inline std::vector<ExactSum> add_up(const std::vector<double>& halves, size_t count) {
+  std::vector<ExactSum> sums(count);
+  for (size_t i = 0; i + 1 < halves.size(); i += 2) {
+    sums[i / 2 % count].add(ExactSum(halves[i], halves[i + 1]));
+  }
+  return sums;
+}
 
 }  // namespace penstock

@@ -47,7 +47,7 @@ struct TrainOptions {
   // Of the 1-bit optimizers, in optimizer steps; 0: a share of `steps` (docs/onebit.md).
   int64_t freeze_step = 0;
   int64_t var_freeze_step = 0;
-  int64_t var_update_scaler = 16;
+  int64_t var_update_scaler = 64;
   int64_t local_step_scaler = 0;
   int64_t local_step_clipper = 16;
   double clip = 1.0;

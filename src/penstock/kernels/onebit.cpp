@@ -182,17 +182,6 @@ PENSTOCK_CPU_CLONES void blend_mean(float* mean,
   }
 }
 
-PENSTOCK_CPU_CLONES void blend_mean_and_keep(
-    float* mean, float* gradients, int64_t count, float gradient_scale, float one_minus_beta1) {
-  float* __restrict m = mean;
-  float* __restrict g = gradients;
-  for (int64_t i = 0; i < count; ++i) {
-    const float earlier = m[i];
-    m[i] += one_minus_beta1 * (g[i] * gradient_scale - m[i]);
-    g[i] = earlier;
-  }
-}
-
 PENSTOCK_CPU_CLONES void frozen_adam_update(float* weights,
                                             const float* mean,
                                             const float* mean_square,
@@ -241,43 +230,6 @@ PENSTOCK_CPU_CLONES void move_together(float* weights,
     m[i] = w[i];
     w[i] = start[i] * steps.keep - steps.rate * m[i] / denominator;
   }
-}
-
-PENSTOCK_CPU_CLONES FrozenLambSums frozen_lamb_sums(const float* weights,
-                                                    const float* mean,
-                                                    const float* earlier_mean,
-                                                    const float* mean_square,
-                                                    float* fresh_mean_square,
-                                                    int64_t count,
-                                                    const AdamSettings& settings,
-                                                    float fresh_bias_correction2) {
-  FrozenLambSums sums;
-  float most_shrunk = 0;
-  for (int64_t first = 0; first < count; first += kSignBlock) {
-    const int64_t size = std::min(kSignBlock, count - first);
-    float adam[kSignBlock], update[kSignBlock], shrunk[kSignBlock];
-    const float* m = mean + first;
-    const float* earlier = earlier_mean + first;
-    const float* v = mean_square + first;
-    const float* w = weights + first;
-    float* __restrict fresh = fresh_mean_square + first;
-    for (int64_t i = 0; i < size; ++i) {
-      const float gradient = (m[i] - settings.beta1 * earlier[i]) / settings.one_minus_beta1;
-      fresh[i] = settings.beta2 * fresh[i] + settings.one_minus_beta2 * gradient * gradient;
-      const float root = std::sqrt(v[i] / settings.bias_correction2) + settings.epsilon;
-      const float fresh_root = std::sqrt(fresh[i] / fresh_bias_correction2) + settings.epsilon;
-      shrunk[i] = v[i] == 0 ? 0 : root / fresh_root;
-      adam[i] = (m[i] / settings.bias_correction1) / root;
-      update[i] = adam[i] + settings.weight_decay * w[i];
-    }
-    for (int64_t i = 0; i < size; ++i) {
-      most_shrunk = std::max(most_shrunk, shrunk[i]);
-    }
-    sums.adam += sum_of_squares(adam, size);
-    sums.update += sum_of_squares(update, size);
-  }
-  sums.most_shrunk = static_cast<double>(most_shrunk);
-  return sums;
 }
 
 PENSTOCK_CPU_CLONES void lamb_move(float* weights,

@@ -54,9 +54,6 @@ void blend_mean(float* mean,
                 int64_t count,
                 float gradient_scale,
                 float one_minus_beta1);
-// The same; gradients become the mean of before.
-void blend_mean_and_keep(
-    float* mean, float* gradients, int64_t count, float gradient_scale, float one_minus_beta1);
 
 // AdamW's step with the moments as they are; dead elements only decay.
 void frozen_adam_update(float* weights,
@@ -86,23 +83,7 @@ void move_together(float* weights,
                    const AdamSettings& settings,
                    const LocalSteps& steps);
 
-// 1-bit LAMB. The variance that goes on (`fresh`) from the gradients that means imply: (mean -
-// beta1 * earlier) / (1 - beta1).
-struct FrozenLambSums {
-  double most_shrunk = 0;  // largest ratio of the frozen root variance to the fresh one
-  double adam = 0;         // squares of Adam's direction
-  double update = 0;       // squares of it with weight decay
-};
-FrozenLambSums frozen_lamb_sums(const float* weights,
-                                const float* mean,
-                                const float* earlier_mean,
-                                const float* mean_square,
-                                float* fresh_mean_square,
-                                int64_t count,
-                                const AdamSettings& settings,
-                                float fresh_bias_correction2);
-
-// weights -= rate * (Adam's direction + weight decay), with the moments as they are.
+// LAMB's: weights -= rate * (Adam's direction + weight decay), with the moments as they are.
 void lamb_move(float* weights,
                const float* mean,
                const float* mean_square,

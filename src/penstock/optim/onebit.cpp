@@ -237,12 +237,9 @@ Squares OneBit::estimate_squares(const model::Parameters& parameters) {
   }
   begins.push_back(own.size());
   Squares squares(parameters.all().size());
-  // Where the state is sharded, what replicas have of a parameter is added up: one has all of it.
-  if (parameters.shard() == program::Shard::None || parameters.replica() == 0) {
-    for (size_t i = 0; i < squares.size(); ++i) {
-      for (size_t at = begins[i]; at < begins[i + 1]; ++at) {
-        squares[i].add(totals[at] * totals[at]);
-      }
+  for (size_t i = 0; i < squares.size(); ++i) {
+    for (size_t at = begins[i]; at < begins[i + 1]; ++at) {
+      squares[i].add(totals[at] * totals[at]);
     }
   }
   return squares;
@@ -250,9 +247,12 @@ Squares OneBit::estimate_squares(const model::Parameters& parameters) {
 
 void OneBit::update(model::Parameters& parameters, const UpdateSettings& settings) {
   sent_bytes_ = 0;
-  const Squares own = num_replicas_ == 1 || wants_reduced_gradients()
-                          ? gradient_squares(parameters)
-                          : estimate_squares(parameters);
+  const bool is_estimate = num_replicas_ > 1 && !wants_reduced_gradients();
+  squares_ = is_estimate ? estimate_squares(parameters) : gradient_squares(parameters);
+  // Where the state is sharded, what replicas have of a parameter is added up: one has all of it.
+  const bool is_with_another =
+      is_estimate && parameters.shard() != program::Shard::None && parameters.replica() != 0;
+  const Squares own = is_with_another ? Squares(squares_.size()) : squares_;
   const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
   updated_ = {norm, std::isfinite(norm)};
   if (updated_.was_applied) {
@@ -284,6 +284,20 @@ void FreezingOneBit::step(model::Parameters& parameters, const Rate& rate, doubl
     move_frozen(parameters, rate, gradient_scale);
   }
   ++steps_done_;
+}
+
+void FreezingOneBit::average_momentum(model::Parameters& parameters,
+                                      const kernels::AdamSettings& settings,
+                                      double gradient_scale) {
+  const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
+  for_each_range([&](int64_t first, int64_t count) {
+    kernels::blend_mean(flat(kMean) + first,
+                        gradients + first,
+                        count,
+                        own_scale(gradient_scale),
+                        settings.one_minus_beta1);
+  });
+  average(parameters, flat(kMean));
 }
 
 }  // namespace penstock::optim

@@ -67,6 +67,9 @@ class OneBit : public Optimizer {
   void complete_momentum(model::Parameters& parameters);
   void forget_errors();
 
+  // Of the gradient of this step before it is scaled; an estimate, of all of it, where it was not reduced.
+  const Squares& squares() const { return squares_; }
+
   // Of all replicas, those of replica 0 first.
   std::vector<double> gather(const std::vector<double>& own);
 
@@ -94,6 +97,7 @@ class OneBit : public Optimizer {
   std::unique_ptr<comm::CompressedReduce> reduce_;
   int64_t sent_bytes_ = 0;
   Updated updated_;
+  Squares squares_;
 };
 
 std::unique_ptr<Optimizer> make_onebit_adam(const config::TrainOptions& train,
@@ -116,6 +120,11 @@ class FreezingOneBit : public OneBit {
   virtual void move_frozen(model::Parameters& parameters,
                            const Rate& rate,
                            double gradient_scale) = 0;
+
+  // The momentum takes in this replica's own gradient, and becomes the mean of all replicas'.
+  void average_momentum(model::Parameters& parameters,
+                        const kernels::AdamSettings& settings,
+                        double gradient_scale);
 
   const int64_t freeze_;
 };

@@ -25,15 +25,7 @@ class OneBitAdam final : public FreezingOneBit {
       complete_momentum(parameters);
     }
     const kernels::AdamSettings settings = settings_for(rate, freeze_);
-    const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
-    for_each_range([&](int64_t first, int64_t count) {
-      kernels::blend_mean(flat(kMean) + first,
-                          gradients + first,
-                          count,
-                          own_scale(gradient_scale),
-                          settings.one_minus_beta1);
-    });
-    average(parameters, flat(kMean));
+    average_momentum(parameters, settings, gradient_scale);
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       kernels::frozen_adam_update(piece.weights,
                                   piece.mean,

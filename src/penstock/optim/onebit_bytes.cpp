@@ -36,7 +36,7 @@ OneBitBytes onebit_bytes(const config::TrainOptions& train, const OneBitElements
   // Momentum and the worker's error of all; variance and the server's error in pieces.
   int64_t state = 2 * elements.whole + elements.state + server;
   if (train.optimizer == "onebit-lamb") {
-    state += elements.state + 2 * static_cast<int64_t>(elements.parameters.size());
+    state += 3 * static_cast<int64_t>(elements.parameters.size());
   }
   int64_t working = kernels::bit_bytes(elements.whole) + onebit_staging_bytes(elements.replicas);
   if (train.optimizer == "zeroone-adam" && train.local_step_clipper > 1 && elements.replicas > 1) {

@@ -1,7 +1,9 @@
-// 1-bit LAMB (Li et al., 2021): LAMB until the variance is known well enough; from then on it stays, the
-// replicas' momentum goes between them as signs, and the trust ratio of a tensor is its mean one of before,
-// times a factor that follows how the variance would have gone on.
+// 1-bit LAMB (after Li et al., 2021): LAMB until the variance is known well enough. From then on the
+// replicas' momentum goes between them as signs, and what LAMB needs of a gradient in full precision is had
+// otherwise: inside a tensor the variance stays, its size follows the gradient's estimated norm, and trust
+// ratios divide by the mean norm of the updates before.
 #include <cmath>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -13,28 +15,31 @@ namespace penstock::optim {
 
 namespace {
 
-constexpr double kLeastRatio = 0.01, kMostRatio = 10;  // of a step of warm-up
-constexpr double kRatioDecay = 0.9;                    // of their mean
-constexpr double kLeastFactor = 0.5, kMostFactor = 4;
-constexpr double kMostFactorChange = 0.1;  // in one step, of what it was
+constexpr double kLeastRatio = 0.01, kMostRatio = 10;
+constexpr double kNormDecay = 0.9;  // of the mean norm of updates
 
 class OneBitLamb final : public FreezingOneBit {
  public:
   OneBitLamb(const config::TrainOptions& train, const model::Parameters& parameters)
       : FreezingOneBit(train, parameters) {
-    const auto per_parameter = [&](const char* name) {
+    for (const char* name : {"update_norm", "frozen_square", "gradient_square"}) {
       const auto count = static_cast<int64_t>(parameters.all().size());
-      return StateBuffer{
-          .name = name, .flat = at::zeros({count}, at::kFloat), .is_per_parameter = true};
-    };
-    state_.push_back(
-        {.name = "exp_avg_sq_fresh", .flat = at::zeros({parameters.state_elements()}, at::kFloat)});
-    state_.push_back(per_parameter("trust_ratio"));
-    state_.push_back(per_parameter("trust_factor"));
+      state_.push_back(
+          {.name = name, .flat = at::zeros({count}, at::kFloat), .is_per_parameter = true});
+    }
   }
 
  private:
-  static constexpr size_t kFresh = kNumBuffers, kRatio = kNumBuffers + 1, kFactor = kNumBuffers + 2;
+  // Of each parameter: the mean norm of warm-up's updates; the sum of its variance when that froze; and
+  // what that would be now, a running mean of the gradient's square.
+  static constexpr size_t kUpdateNorm = kNumBuffers, kFrozenSquare = kNumBuffers + 1,
+                          kGradientSquare = kNumBuffers + 2;
+
+  // How a tensor is moved.
+  struct Move {
+    kernels::AdamSettings settings;
+    double ratio;
+  };
 
   void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     const kernels::AdamSettings settings = settings_for(rate, steps_done_ + 1);
@@ -56,131 +61,105 @@ class OneBitLamb final : public FreezingOneBit {
       norms[2 * owners[i] + 1].add(parts[i].update);
     }
     add_over_replicas(parameters, norms);
-    std::vector<double> ratios(parameters.all().size(), 1);
-    for (size_t i = 0; i < ratios.size(); ++i) {
-      const double weights = norms[2 * i].value(), update = norms[2 * i + 1].value();
-      if (parameters.all()[i].spec.has_weight_decay && weights > 0 && update > 0) {
-        ratios[i] = std::clamp(std::sqrt(weights / update), kLeastRatio, kMostRatio);
-      }
-      float& mean = flat(kRatio)[i];
-      mean = static_cast<float>(kRatioDecay * static_cast<double>(mean) +
-                                (1 - kRatioDecay) * ratios[i]);
+    std::vector<Move> moves;
+    for (size_t i = 0; i < parameters.all().size(); ++i) {
+      const double update = std::sqrt(norms[2 * i + 1].value());
+      blend(flat(kUpdateNorm)[i], update, kNormDecay);
+      moves.push_back({settings, trust_ratio(parameters.all()[i], norms[2 * i], update)});
     }
-    move(parameters, settings, ratios);
+    move(parameters, moves);
   }
 
   void move_frozen(model::Parameters& parameters,
                    const Rate& rate,
                    double gradient_scale) override {
+    const kernels::AdamSettings settings = settings_for(rate, freeze_);
     if (steps_done_ == freeze_) {
       complete_momentum(parameters);
-      state_[kFresh].flat.copy_(state_[kMeanSquare].flat);
-      state_[kFactor].flat.fill_(1);
+      start_squares(parameters, static_cast<double>(settings.bias_correction2));
     }
-    const kernels::AdamSettings settings = settings_for(rate, freeze_);
-    float* gradients = parameters.flat_gradients().data_ptr<float>();
-    for_each_range([&](int64_t first, int64_t count) {
-      kernels::blend_mean_and_keep(flat(kMean) + first,
-                                   gradients + first,
-                                   count,
-                                   own_scale(gradient_scale),
-                                   settings.one_minus_beta1);
+    average_momentum(parameters, settings, gradient_scale);
+    const std::vector<ExactSum> weights = sum_by_parameter(parameters, [](const Piece& piece) {
+      return kernels::sum_of_squares(piece.weights, piece.count);
     });
-    average(parameters, flat(kMean));
-    move(parameters, settings, frozen_ratios(parameters, settings));
+    std::vector<Move> moves;
+    for (size_t i = 0; i < parameters.all().size(); ++i) {
+      blend(flat(kGradientSquare)[i],
+            gradient_scale * gradient_scale * squares()[i].value(),
+            train_.beta2);
+      const double update = static_cast<double>(flat(kUpdateNorm)[i]) /
+                            (1 - std::pow(kNormDecay, static_cast<double>(freeze_)));
+      moves.push_back({with_variance_of_now(settings, i),
+                       trust_ratio(parameters.all()[i], weights[i], update)});
+    }
+    move(parameters, moves);
   }
 
-  // The gradients are the momentum of before.
-  std::vector<double> frozen_ratios(model::Parameters& parameters,
-                                    const kernels::AdamSettings& settings) {
-    const auto correction =
-        static_cast<float>(1 - std::pow(train_.beta2, static_cast<double>(steps_done_ + 1)));
-    std::vector<kernels::FrozenLambSums> parts(num_pieces(parameters));
+  void start_squares(model::Parameters& parameters, double correction) {
+    const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Piece& piece) {
+      return std::accumulate(piece.mean_square, piece.mean_square + piece.count, 0.0);
+    });
+    for (size_t i = 0; i < variances.size(); ++i) {
+      flat(kFrozenSquare)[i] = static_cast<float>(variances[i].value() / correction);
+      flat(kGradientSquare)[i] = flat(kFrozenSquare)[i];
+    }
+  }
+
+  // A larger correction is a smaller variance, of all elements alike.
+  kernels::AdamSettings with_variance_of_now(kernels::AdamSettings settings, size_t parameter) {
+    const float frozen = flat(kFrozenSquare)[parameter], now = flat(kGradientSquare)[parameter];
+    if (frozen > 0 && now > 0) {
+      settings.bias_correction2 *= frozen / now;
+    }
+    return settings;
+  }
+
+  static double trust_ratio(const model::Parameter& parameter,
+                            const ExactSum& weight_squares,
+                            double update_norm) {
+    const double weights = std::sqrt(weight_squares.value());
+    return parameter.spec.has_weight_decay && weights > 0 && update_norm > 0
+               ? std::clamp(weights / update_norm, kLeastRatio, kMostRatio)
+               : 1;
+  }
+
+  static void blend(float& mean, double value, double keep) {
+    mean = static_cast<float>(keep * static_cast<double>(mean) + (1 - keep) * value);
+  }
+
+  void move(model::Parameters& parameters, const std::vector<Move>& moves) {
+    for_each_piece(parameters, [&](const Piece& piece, size_t) {
+      const auto& [settings, ratio] = moves[piece.parameter];
+      kernels::lamb_move(piece.weights,
+                         piece.mean,
+                         piece.mean_square,
+                         piece.count,
+                         piece.has_weight_decay ? settings : without_decay(settings),
+                         static_cast<float>(static_cast<double>(settings.lr) * ratio));
+    });
+  }
+
+  // Of what `value` says of each piece.
+  template <typename Value>
+  std::vector<ExactSum> sum_by_parameter(model::Parameters& parameters, const Value& value) {
+    std::vector<double> parts(num_pieces(parameters));
     std::vector<size_t> owners(parts.size());
     for_each_piece(parameters, [&](const Piece& piece, size_t number) {
-      parts[number] =
-          kernels::frozen_lamb_sums(piece.weights,
-                                    piece.mean,
-                                    piece.gradients,
-                                    piece.mean_square,
-                                    flat(kFresh) + piece.offset,
-                                    piece.count,
-                                    piece.has_weight_decay ? settings : without_decay(settings),
-                                    correction);
+      parts[number] = value(piece);
       owners[number] = piece.parameter;
     });
-    const size_t count = parameters.all().size();
-    std::vector<double> shrunk(count);
-    std::vector<ExactSum> squares(2 * count);
+    std::vector<ExactSum> sums(parameters.all().size());
     for (size_t i = 0; i < parts.size(); ++i) {
-      shrunk[owners[i]] = std::max(shrunk[owners[i]], parts[i].most_shrunk);
-      squares[2 * owners[i]].add(parts[i].adam);
-      squares[2 * owners[i] + 1].add(parts[i].update);
+      sums[owners[i]].add(parts[i]);
     }
-    add_over_replicas(parameters, squares);
-    most_over_replicas(parameters, shrunk);
-    std::vector<double> ratios(count, 1);
-    for (size_t i = 0; i < count; ++i) {
-      if (parameters.all()[i].spec.has_weight_decay) {
-        const double adam = squares[2 * i].value(), update = squares[2 * i + 1].value();
-        ratios[i] = mean_ratio(i) * next_factor(i, shrunk[i], adam, update);
-      }
-    }
-    return ratios;
-  }
-
-  double mean_ratio(size_t parameter) {
-    return static_cast<double>(flat(kRatio)[parameter]) /
-           (1 - std::pow(kRatioDecay, static_cast<double>(freeze_)));
-  }
-
-  // Weight decay knows of no variance: the more of the update it is, the nearer the factor is to 1.
-  double next_factor(size_t parameter, double shrunk, double adam, double update) {
-    const double share = update > adam ? std::sqrt(adam / update) : 1;
-    const double last = static_cast<double>(flat(kFactor)[parameter]);
-    double factor = std::clamp(shrunk * share + 1 - share, kLeastFactor, kMostFactor);
-    factor = std::clamp(factor, last * (1 - kMostFactorChange), last * (1 + kMostFactorChange));
-    flat(kFactor)[parameter] = static_cast<float>(factor);
-    return factor;
-  }
-
-  void move(model::Parameters& parameters,
-            const kernels::AdamSettings& settings,
-            const std::vector<double>& ratios) {
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::lamb_move(
-          piece.weights,
-          piece.mean,
-          piece.mean_square,
-          piece.count,
-          piece.has_weight_decay ? settings : without_decay(settings),
-          static_cast<float>(static_cast<double>(settings.lr) * ratios[piece.parameter]));
-    });
+    add_over_replicas(parameters, sums);
+    return sums;
   }
 
   // Where the state is sharded, replicas have pieces of a tensor.
   void add_over_replicas(const model::Parameters& parameters, std::vector<ExactSum>& sums) {
-    if (parameters.shard() == program::Shard::None) {
-      return;
-    }
-    std::vector<double> own;
-    for (const ExactSum& sum : sums) {
-      own.insert(own.end(), {sum.high, sum.low});
-    }
-    const std::vector<double> all = gather(own);
-    std::fill(sums.begin(), sums.end(), ExactSum());
-    for (size_t i = 0; i < all.size(); i += 2) {
-      sums[i % own.size() / 2].add(ExactSum(all[i], all[i + 1]));
-    }
-  }
-
-  void most_over_replicas(const model::Parameters& parameters, std::vector<double>& values) {
-    if (parameters.shard() == program::Shard::None) {
-      return;
-    }
-    const std::vector<double> all = gather(values);
-    for (size_t i = 0; i < all.size(); ++i) {
-      values[i % values.size()] = std::max(values[i % values.size()], all[i]);
+    if (parameters.shard() != program::Shard::None) {
+      sums = add_up(gather(halves_of(sums)), sums.size());
     }
   }
 };

@@ -72,20 +72,6 @@ void for_each_range(model::Parameters& parameters, double gradient_scale, const 
   }
 }
 
-// Of all replicas, which have other pieces of the same sums.
-void add_over_replicas(std::vector<ExactSum>& sums, comm::Group& replicas) {
-  std::vector<double> own;
-  for (const ExactSum& sum : sums) {
-    own.insert(own.end(), {sum.high, sum.low});
-  }
-  const std::vector<double> all =
-      replicas.all_gather(own, [] { return std::string("the norms of weights and updates"); });
-  std::fill(sums.begin(), sums.end(), ExactSum());
-  for (size_t i = 0; i < all.size(); i += 2) {
-    sums[i % own.size() / 2].add(ExactSum(all[i], all[i + 1]));
-  }
-}
-
 }  // namespace
 
 kernels::AdamSettings adam_settings(const config::TrainOptions& train,
@@ -206,7 +192,8 @@ class Lamb final : public Optimizer {
       done += segment.count;
     }
     if (is_sharded_) {
-      add_over_replicas(norms, *replicas_);
+      const auto what = [] { return std::string("the norms of weights and updates"); };
+      norms = add_up(replicas_->all_gather(halves_of(norms), what), norms.size());
     }
     done = 0;
     for (const model::Segment& segment : segments) {
