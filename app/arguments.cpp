@@ -41,7 +41,8 @@ void require_writable(const std::string& file) {
   if (!fs::is_directory(folder)) {
     throw ConfigError(cat("cannot write ", file, ": there is no folder ", folder.string()));
   }
-  // A file is replaced, so it is the folder that must be writable; and a device must not be replaced.
+  // A file is replaced, so it is the folder that must be writable; and a device must not be
+  // replaced.
   if (fs::exists(file) && !fs::is_regular_file(file)) {
     throw ConfigError(cat("cannot write ", file, ": it is there and is not a regular file"));
   }

@@ -15,8 +15,8 @@ namespace {
 
 using Random = std::mt19937_64;
 
-// 53 random bits, times a power of two up to the 60th: whole numbers, so that 128 bits hold their sum
-// exactly.
+// 53 random bits, times a power of two up to the 60th: whole numbers, so that 128 bits hold their
+// sum exactly.
 std::vector<double> whole_numbers(Random& random, size_t count) {
   std::vector<double> values;
   for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// Checkpoints between ranks that have the model in different ways: stages of a pipeline, replicas, and
-// what the replicas divide among themselves.
+// Checkpoints between ranks that have the model in different ways: stages of a pipeline, replicas,
+// and what the replicas divide among themselves.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -169,7 +169,8 @@ struct Rank {
     optimizer = std::make_unique<TestOptimizer>(*parameters, sorts);
   }
 
-  // Visits all that the rank has: the stored tensor, an element of it, and where those from there on are.
+  // Visits all that the rank has: the stored tensor, an element of it, and where those from there
+  // on are.
   template <typename Visit>
   void visit_weights(const Visit& visit) {
     for (const model::Segment& segment : parameters->segments()) {

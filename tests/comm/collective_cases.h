@@ -1,5 +1,5 @@
-// Every collective by every algorithm against a plain sum, over odd sizes and uneven pieces; the same
-// for ranks that are threads and ranks that are processes.
+// Every collective by every algorithm against a plain sum, over odd sizes and uneven pieces; the
+// same for ranks that are threads and ranks that are processes.
 #pragma once
 
 #include <algorithm>

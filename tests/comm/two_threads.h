@@ -1,5 +1,5 @@
-// A rank that talks to its neighbours, as a stage of a pipeline does, while a second thread of it sums
-// over some of the ranks, as data parallelism does.
+// A rank that talks to its neighbours, as a stage of a pipeline does, while a second thread of it
+// sums over some of the ranks, as data parallelism does.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
-// The CPU kernel on float32, rounded after. `x` is exact in `type`, so for bfloat16 this is what the
-// CPU's own bfloat16 kernel does.
+// The CPU kernel on float32, rounded after. `x` is exact in `type`, so for bfloat16 this is what
+// the CPU's own bfloat16 kernel does.
 std::vector<float> dropped_by_cpu(Type type,
                                   const kernels::DropoutMask& mask,
                                   std::vector<float> x,

@@ -1,5 +1,5 @@
-// One matrix product with its reference in float64. What lies between rows is NaN in the operands, so
-// that reading it shows, and must stay as it was in the result.
+// One matrix product with its reference in float64. What lies between rows is NaN in the operands,
+// so that reading it shows, and must stay as it was in the result.
 #pragma once
 
 #include <algorithm>

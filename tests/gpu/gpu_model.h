@@ -1,5 +1,5 @@
-// What the GPU tests with LibTorch share: one GPU opened twice, as fast and as deterministic, and the
-// skipping of tests where there is none.
+// What the GPU tests with LibTorch share: one GPU opened twice, as fast and as deterministic, and
+// the skipping of tests where there is none.
 #pragma once
 
 #include <array>

@@ -282,8 +282,8 @@ inline double relative_error(const std::vector<float>& out, const std::vector<do
   return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
 }
 
-// As relative_error, of sums that may cancel: relative to the sums of their terms' magnitudes, to which
-// alone the rounding of additions is in proportion.
+// As relative_error, of sums that may cancel: relative to the sums of their terms' magnitudes, to
+// which alone the rounding of additions is in proportion.
 inline double error_of_sums(const std::vector<float>& out,
                             const std::vector<double>& reference,
                             const std::vector<double>& magnitudes) {

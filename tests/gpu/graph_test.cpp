@@ -267,8 +267,8 @@ TEST_F(GpuGraph, TimesEveryInstructionOfAReplay) {
   }
 }
 
-// To the account a recorded step holds what the same step holds without a graph, but for the inputs,
-// which stay, and a few bytes of LibTorch's.
+// To the account a recorded step holds what the same step holds without a graph, but for the
+// inputs, which stay, and a few bytes of LibTorch's.
 TEST_F(GpuGraph, HoldsNoMoreThanTheStepWithoutOne) {
   Pair pair(kPlain);
   {
@@ -311,8 +311,8 @@ TEST_F(GpuGraph, LeavesNothingBehind) {
   EXPECT_EQ(account.usage().current_bytes, held);
 }
 
-// A graph has memory of its own. Where that is refused, the same step is done without one, and so are
-// those that follow.
+// A graph has memory of its own. Where that is refused, the same step is done without one, and so
+// are those that follow.
 TEST_F(GpuGraph, IsDoneWithoutWhereItFindsNoRoom) {
   Pair pair(kPlain);
   memory::Account& account = pair.device.account();

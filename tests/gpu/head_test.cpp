@@ -230,8 +230,8 @@ TEST_F(GpuHead, GivesZeroWhereNoTargetCounts) {
   }
 }
 
-// A GiB of logits at most: 5,504 rows of 50,257 floats are two ranges, 2,752 are one. The first range
-// overwrites an empty gradient, the second adds.
+// A GiB of logits at most: 5,504 rows of 50,257 floats are two ranges, 2,752 are one. The first
+// range overwrites an empty gradient, the second adds.
 TEST_F(GpuHead, AddsUpOverRangesOfRows) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   const HeadCase one{at::kFloat, 64, 2, 2752, 50257};

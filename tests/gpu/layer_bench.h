@@ -1,4 +1,5 @@
-// One GPT-2 layer on the GPU with weights and gradients of its own, and the cases that it is tried in.
+// One GPT-2 layer on the GPU with weights and gradients of its own, and the cases that it is tried
+// in.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The GPU's layers against the same arithmetic in float64 on the CPU, with LibTorch's autograd and the
-// same dropout masks.
+// The GPU's layers against the same arithmetic in float64 on the CPU, with LibTorch's autograd and
+// the same dropout masks.
 #include <cmath>
 
 #include "penstock/model/dropout.h"

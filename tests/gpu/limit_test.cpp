@@ -1,5 +1,5 @@
-// Training on the GPU under a limit, from measuring to the step: the measured peak is within the limit
-// and as predicted, and not a bit of the losses changes.
+// Training on the GPU under a limit, from measuring to the step: the measured peak is within the
+// limit and as predicted, and not a bit of the losses changes.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -214,7 +214,8 @@ INSTANTIATE_TEST_SUITE_P(MicroBatches, GpuLimits, testing::Values(1, 2));
 
 class GpuLimit : public test::OnGpu<> {};
 
-// The whole way of a run with plan.memory: the limit is in force while it measures, plans and trains.
+// The whole way of a run with plan.memory: the limit is in force while it measures, plans and
+// trains.
 TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
   config::Recipe recipe = recipe_of(1);
   memory::Account& account = gpu(/*is_deterministic=*/true).account();

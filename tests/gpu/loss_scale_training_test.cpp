@@ -1,5 +1,5 @@
-// Training in float16 with a dynamic loss scale: an overflow leaves out exactly its own step, and the
-// losses are those of bfloat16.
+// Training in float16 with a dynamic loss scale: an overflow leaves out exactly its own step, and
+// the losses are those of bfloat16.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -209,8 +209,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{"the_first_and_the_last", {0, 11}, 1, 2}),
                          [](const testing::TestParamInfo<Case>& row) { return row.param.name; });
 
-// The scale doubles after its interval, and the numbers stay those of a run with another power of two:
-// scaling by one rounds nothing unless it leaves float16's range.
+// The scale doubles after its interval, and the numbers stay those of a run with another power of
+// two: scaling by one rounds nothing unless it leaves float16's range.
 TEST_F(GpuFloat16, GrowsItsScaleAfterCleanSteps) {
   constexpr int64_t kSteps = 9;
   const at::Tensor text = corpus(kSteps);

@@ -1,5 +1,5 @@
-// A pipeline of ranks that share a GPU, under a limit of each: planned, kept, and changing no bit; and
-// what is said where a step breaks it.
+// A pipeline of ranks that share a GPU, under a limit of each: planned, kept, and changing no bit;
+// and what is said where a step breaks it.
 #include <algorithm>
 #include <vector>
 

@@ -1,8 +1,8 @@
 // Pipelines of ranks that share a GPU: the numbers of one rank on that GPU, in deterministic mode.
 //
 // With a table of its own for the head every sum has the order of one device, so losses and weights
-// have its bits. A tied table is with two ranks; each adds up its own part over the micro-batches before
-// the two are added, where one device adds both as they come: the last bits may differ.
+// have its bits. A tied table is with two ranks; each adds up its own part over the micro-batches
+// before the two are added, where one device adds both as they come: the last bits may differ.
 #include <algorithm>
 #include <cmath>
 #include <functional>

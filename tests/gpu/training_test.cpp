@@ -52,7 +52,8 @@ void wait_for(const device::Device& device) {
   }
 }
 
-// The losses of twenty steps of AdamW on one batch, which it learns by heart; then that of evaluation.
+// The losses of twenty steps of AdamW on one batch, which it learns by heart; then that of
+// evaluation.
 std::vector<double> train(const device::Device& device,
                           at::ScalarType type,
                           double dropout,

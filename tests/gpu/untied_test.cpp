@@ -1,5 +1,5 @@
-// GPT-2 with a head of its own on the GPU: the losses and gradients of the CPU, also from a recorded
-// step and over a buffer that was in use.
+// GPT-2 with a head of its own on the GPU: the losses and gradients of the CPU, also from a
+// recorded step and over a buffer that was in use.
 #include <cmath>
 #include <vector>
 

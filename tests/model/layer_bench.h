@@ -1,5 +1,5 @@
-// One layer of each kind with weights, gradients, input and output gradient of its own, for tests that
-// hold every layer to the same contract.
+// One layer of each kind with weights, gradients, input and output gradient of its own, for tests
+// that hold every layer to the same contract.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// A backward in two halves: the same bits as the whole, the parameters' share of the work left for the
-// second half, and no more memory held between them than that takes.
+// A backward in two halves: the same bits as the whole, the parameters' share of the work left for
+// the second half, and no more memory held between them than that takes.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>

@@ -10,8 +10,10 @@
 
 #include "penstock/base/error.h"
 #include "penstock/model/parameters.h"
+#include "penstock/model/units.h"
 #include "penstock/run/plain_step.h"
 
+#include "support/error_text.h"
 #include "support/random_tensor.h"
 
 namespace penstock::model {
@@ -52,6 +54,23 @@ TEST(ModuleLayer, GradientsEqualThoseOfAutogradOverTheWholeModel) {
     EXPECT_LT(test::relative_error(parameters.all()[i].gradient, expected[i]), 1e-6)
         << parameters.all()[i].spec.name;
   }
+}
+
+TEST(ModuleLayer, IsRefusedWhereWeightsAreGathered) {
+  const Chain chain = make_two_layers(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
+  const auto make = [&](program::Shard shard) {
+    const Parameters parameters(
+        chain,
+        chain.whole(),
+        at::kFloat,
+        0,
+        device::open_cpu(),
+        {shard, /*replicas=*/2, /*replica=*/0, make_units(chain, {0, 2}, 0)});
+  };
+  make(program::Shard::Gradients);
+  EXPECT_EQ(test::error_text<ConfigError>([&] { make(program::Shard::Parameters); }),
+            "layer first holds on to its weights, as LibTorch modules do, so that they cannot be "
+            "gathered for each use; plan.shard = \"gradients\" and less take it");
 }
 
 TEST(ModuleLayer, NamesParametersByLayerAndStartsFromTheModule) {

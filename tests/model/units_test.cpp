@@ -30,8 +30,8 @@ const std::vector<int32_t> kOneStage = {0, 5};
 const std::vector<int32_t> kTwoStages = {0, 3, 5};
 const char* const kTable = "transformer.wte.weight";
 
-// An embedding, two blocks of two layers, the head. Matrices are cut in the middle; sizes are no multiples
-// of what they are rounded up to.
+// An embedding, two blocks of two layers, the head. Matrices are cut in the middle; sizes are no
+// multiples of what they are rounded up to.
 Chain small_chain(bool is_tied = true) {
   return make_gpt2(
       {.layers = 2, .width = 60, .heads = 4, .context = 24, .vocabulary = 131, .is_tied = is_tied});
@@ -77,6 +77,10 @@ TEST(Units, AreLayersAndASharedTable) {
   EXPECT_EQ(names_of(units[5]),
             (std::vector<std::string>{"transformer.ln_f.weight", "transformer.ln_f.bias"}));
   EXPECT_EQ(names_of(units[6]), std::vector<std::string>{kTable});
+  // The embedding's backward needs tokens alone.
+  EXPECT_EQ(units[0].forward_only, std::vector<int64_t>{0});
+  EXPECT_TRUE(units[1].forward_only.empty());
+  EXPECT_EQ(units[6].forward_only, std::vector<int64_t>{0});
 }
 
 TEST(Units, HaveWhatStaysFloat32Last) {
@@ -358,8 +362,8 @@ TEST(ShardedParameters, HaveSegmentsThatCoverEveryElementOnce) {
   }
 }
 
-// What replicas gather: each has its own pieces in place, and where only those are sharded that the step
-// moves, all.
+// What replicas gather: each has its own pieces in place, and where only those are sharded that the
+// step moves, all.
 TEST(ShardedParameters, GiveWholeUnitsOutOfTheReplicasPieces) {
   constexpr int32_t kReplicas = 3;
   const Chain chain = small_chain();
@@ -398,8 +402,7 @@ TEST(ShardedParameters, GiveWholeUnitsOutOfTheReplicasPieces) {
       const Parameters whole(chain, type, 7);
       for (int64_t layer = 0; layer <= chain.size(); ++layer) {
         const Tensors found = replicas[0]->weights_in_units(
-            layer,
-            [&](int64_t unit) -> const Tensors& { return gathered[static_cast<size_t>(unit)]; });
+            layer, [&](int64_t unit) { return &gathered[static_cast<size_t>(unit)]; });
         const Weights expected = whole.weights_of(layer);
         ASSERT_EQ(found.size(), expected.size());
         for (size_t i = 0; i < found.size(); ++i) {

@@ -54,8 +54,8 @@ class Reference {
     }
   }
 
-  // Of a gradient that none of the replicas has they know estimates: its norm, and for LAMB the mean squares
-  // of every tensor's.
+  // Of a gradient that none of the replicas has they know estimates: its norm, and for LAMB the
+  // mean squares of every tensor's.
   struct Estimates {
     double norm;
     const float* mean_squares;
@@ -268,7 +268,8 @@ class Reference {
     }
   }
 
-  // With train.var_freeze_step = 12, var_update_scaler = 3, local_step_scaler = 5 and local_step_clipper = 4.
+  // With train.var_freeze_step = 12, var_update_scaler = 3, local_step_scaler = 5 and
+  // local_step_clipper = 4.
   void zero_one() {
     static const std::set<int64_t> kVarianceSteps{1, 2, 3, 5, 7, 9};
     static const std::set<int64_t> kMeetings{13, 14, 15, 16, 17, 19, 21, 22, 26, 30};
@@ -349,8 +350,8 @@ class Reference {
   bool has_met_ = true;
 };
 
-// Where rounding decides a sign, an element goes another way for some steps, and its neighbours' scale is a
-// little another: some elements may differ. A step moves a weight by 0.01 and more.
+// Where rounding decides a sign, an element goes another way for some steps, and its neighbours'
+// scale is a little another: some elements may differ. A step moves a weight by 0.01 and more.
 void expect_followed(const Replica& replica, const Reference& reference, const std::string& where) {
   for (size_t i = 0; i < reference.tensors().size(); ++i) {
     const model::Parameter& parameter = replica.parameters.all()[i];
@@ -365,8 +366,8 @@ void expect_followed(const Replica& replica, const Reference& reference, const s
   }
 }
 
-// One replica alone has the gradient. Several estimate it, here by one sum for each of some small tensors,
-// over at most 22 steps.
+// One replica alone has the gradient. Several estimate it, here by one sum for each of some small
+// tensors, over at most 22 steps.
 void expect_estimated(const Reference& reference,
                       const ReplicaCase& at,
                       const float* mean_squares,

@@ -1,5 +1,5 @@
-// Replicas with 1-bit optimizers as threads, and gradients that follow from replica, step and element
-// alone.
+// Replicas with 1-bit optimizers as threads, and gradients that follow from replica, step and
+// element alone.
 #pragma once
 
 #include <cmath>
@@ -24,8 +24,8 @@ inline model::Chain small_chain() {
   return model::make_gpt2({.layers = 1, .width = 10, .heads = 2, .context = 7, .vocabulary = 933});
 }
 
-// The gradient as replica `replica` sees it; the mean over the replicas is the gradient. Some elements
-// never have one.
+// The gradient as replica `replica` sees it; the mean over the replicas is the gradient. Some
+// elements never have one.
 inline float gradient_at(int32_t replica, int64_t step, size_t parameter, int64_t element) {
   if (element % 7 == 3) {
     return 0;

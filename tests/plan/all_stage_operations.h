@@ -1,5 +1,5 @@
-// Every sequence of operations that holds what it stores until its backward, for one stage of a short
-// chain: the truth that the planners of stages and slots are held to.
+// Every sequence of operations that holds what it stores until its backward, for one stage of a
+// short chain: the truth that the planners of stages and slots are held to.
 #pragma once
 
 #include <algorithm>

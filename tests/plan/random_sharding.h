@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,27 @@
 
 namespace penstock::test {
 
-// Layers with one unit, two or none; a table shared by the first layer and the loss; units of several
-// layers where gradients are reduced once.
+// Layers with one unit, two or none; a table shared by the first layer and the loss; units of
+// several layers where gradients are reduced once.
 inline std::vector<plan::UnitCost> random_units(Dice& dice,
                                                 int32_t loss_index,
                                                 program::Shard shard) {
   const bool spans =
       shard == program::Shard::None || shard == program::Shard::Optimizer ? dice.chance(40) : false;
   std::vector<plan::UnitCost> units;
-  const auto add = [&](std::vector<int32_t> layers) {
-    units.push_back({.unit = {cat("unit ", units.size()), std::move(layers)},
+  // A layer's backward needs the weights of all its units, or of none.
+  std::vector<bool> is_forward_only;
+  for (int32_t layer = 0; layer < loss_index; ++layer) {
+    is_forward_only.push_back(dice.chance(30));
+  }
+  is_forward_only.push_back(false);
+  const auto add = [&](const std::vector<int32_t>& layers) {
+    std::vector<int32_t> forward_only;
+    std::copy_if(
+        layers.begin(), layers.end(), std::back_inserter(forward_only), [&](int32_t layer) {
+          return is_forward_only[static_cast<size_t>(layer)];
+        });
+    units.push_back({.unit = {cat("unit ", units.size()), layers, forward_only},
                      .gathered_bytes = dice.between(0, 9),
                      .bucket_bytes = dice.between(0, 9),
                      .gather_s = static_cast<double>(dice.between(0, 5)),

@@ -316,9 +316,9 @@ TEST(Shard, DropsABucketAfterTheNextWork) {
             "reduce table.1, drop g1.1 g0.1 g2.1#2, step, gather layer 0, gather layer 1, "
             "gather table");
   EXPECT_EQ(fault(program), "");
-  // In the backward of layer 0: residents, the other micro-batch's input and targets (5), input, saved
-  // and arriving gradient (4 + 6 + 4), the bucket of layer 1 and both of its own, and the 4 bytes of
-  // the input's gradient that it works with.
+  // In the backward of layer 0: residents, the other micro-batch's input and targets (5), input,
+  // saved and arriving gradient (4 + 6 + 4), the bucket of layer 1 and both of its own, and the 4
+  // bytes of the input's gradient that it works with.
   EXPECT_EQ(program::verify(program).peaks[0].bytes, 1 + 5 + 14 + 4 + 2000 + 1000 + 4000);
   EXPECT_EQ(program::verify(program).peaks[1].bytes, 2 + 5 + 14 + 4 + 2000 + 1000 + 4000);
 }
@@ -336,6 +336,28 @@ TEST(Shard, GathersOneUseAhead) {
   const int64_t first = 1 + 14 + 4 + 2000 + 1000 + 4000 + 100 + 400;
   const int64_t second = 1 + 4 + 6 + 4 + 6 + 4 + 4 + 4000 + 2000 + 200 + 100 + 400;
   EXPECT_EQ(program::verify(program).peaks[0].bytes, std::max(first, second));
+}
+
+TEST(Shard, GathersNothingForABackwardThatNeedsNoWeights) {
+  SmallCase one(Shard::Parameters);
+  one.sharding.units[0].unit.forward_only = {0};
+  one.sharding.units[2].unit.forward_only = {0};
+  const Program program = one.program(1);
+  EXPECT_EQ(list_of(program, program.ranks[0]),
+            "clear, gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, "
+            "gather table.0, forward 1.0, gather layer 1.0, loss.0, reduce table.0, "
+            "backward 1.0, reduce layer 1.0, drop g2.0, "
+            "backward 0.0, reduce layer 0.0, reduce table.0, drop g1.0 g0.0 g2.0#2, step");
+  EXPECT_EQ(fault(program), "");
+  // Without what the other program gathers for it (100 + 400).
+  const int64_t first = 1 + 14 + 4 + 2000 + 1000 + 4000;
+  const int64_t second = 1 + 4 + 6 + 4 + 6 + 4 + 4 + 4000 + 2000 + 200;
+  EXPECT_EQ(program::verify(program).peaks[0].bytes, std::max(first, second));
+  // What comes next may be gathered while it runs, its own weights for another micro-batch
+  // included.
+  const CostTable table = with_sharding(one.table, one.sharding);
+  EXPECT_EQ(table.layers[0].ways[0].backward_extra_bytes, 5000 + 500 + 5000);
+  EXPECT_EQ(table.layers[1].ways[0].backward_extra_bytes, 2000 + 200 + 500 + 5000);
 }
 
 TEST(Shard, KeepsWhatItHasGathered) {

@@ -85,7 +85,8 @@ TEST(StageRotor, IsTheFastestOfAllOperationsThatFit) {
   EXPECT_GT(feasible, 3000);
 }
 
-// Four micro-batches in flight at a stage of six layers: f = 1, b = 2, x = 1, everything kept 5 each.
+// Four micro-batches in flight at a stage of six layers: f = 1, b = 2, x = 1, everything kept 5
+// each.
 TEST(StageRotor, FourSlotsTakeTheKnownSeconds) {
   const CostTable table =
       test::homogeneous(12, {.forward = 1, .backward = 2, .size = 1, .kept = 5});

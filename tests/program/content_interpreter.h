@@ -6,8 +6,8 @@
 // Ranks take turns: each goes as far as it can. What is sent lies in a queue of its channel until
 // the peer takes it, and whoever frees it waits for that.
 //
-// Of a program with several updates it asks besides whether every gradient goes into its own update,
-// and whether a micro-batch meets one version of the weights at a layer.
+// Of a program with several updates it asks besides whether every gradient goes into its own
+// update, and whether a micro-batch meets one version of the weights at a layer.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// A second opinion on whether the ranks of a program can go on: all of its instructions in one order.
+// A second opinion on whether the ranks of a program can go on: all of its instructions in one
+// order.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@ namespace penstock::test {
 
 // All instructions as a graph, with an arrow from each to those that cannot run before it: the next
 // of its rank, the receive of a send, who frees what was received, all steps after all that lies
-// before a step, unless ranks have several steps each; and, of a gather or reduce that all replicas of a
-// stage have begun, who uses what it makes or frees what it reads. Whether it has an order.
+// before a step, unless ranks have several steps each; and, of a gather or reduce that all replicas
+// of a stage have begun, who uses what it makes or frees what it reads. Whether it has an order.
 inline bool has_order(const program::Program& program) {
   using namespace program;
   std::vector<size_t> offset{0};

@@ -91,6 +91,9 @@ class RandomProgram {
       for (int32_t layer = 0; layer <= program_.loss_index(); ++layer) {
         if (dice_.is_heads()) {
           unit.layers.push_back(layer);
+          if (dice_.is_heads()) {
+            unit.forward_only.push_back(layer);
+          }
         }
       }
       program_.units.push_back(std::move(unit));
@@ -328,7 +331,8 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_THROW(write_program(folder.path() / "no" / "p", {}), FileError);
 }
 
-// The programs that docs/program.md shows: of one rank, of two, with two updates, and of two replicas.
+// The programs that docs/program.md shows: of one rank, of two, with two updates, and of two
+// replicas.
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
   const std::string opening = "```\npenstock-program 1\n";

@@ -199,6 +199,15 @@ TEST(ProgramJson, ReplicasAndUnitsReadBack) {
   EXPECT_EQ(parse_program_json(json, "p.json"), program);
 }
 
+TEST(ProgramJson, LayersThatNeedWeightsForwardAloneReadBack) {
+  Program program = test::replicated_program(Shard::Parameters, 2);
+  program.units[2].forward_only = {0};
+  const std::string json = program_json(program);
+  EXPECT_NE(json.find("{\"name\":\"table\",\"layers\":[0,2],\"forward\":[0]}"), std::string::npos)
+      << json;
+  EXPECT_EQ(parse_program_json(json, "p.json"), program);
+}
+
 TEST(ProgramJson, AStepThatReducesReadsBack) {
   const Program program = plan::without_reduces(test::replicated_program(Shard::Optimizer, 2));
   std::string json = program_json(program);
@@ -227,7 +236,9 @@ TEST(ProgramJsonError, ReplicasAndUnits) {
             "p.json: unit 0: a unit is a JSON number; it should be an object");
   EXPECT_EQ(error("{\"name\":\"b\",\"layers\":[1]}", "{\"name\":\"b\",\"layer\":[1]}"),
             "p.json: unit 1: unknown key of a unit \"layer\"; did you mean layers? (known: name, "
-            "layers)");
+            "layers, forward)");
+  EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[1],\"forward\":1"),
+            "p.json: unit 1: forward is a JSON number; it should be an array");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[\"1\"]"),
             "p.json: unit 1: an item of layers is a JSON string; it should be a number");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[3]"),

@@ -304,6 +304,11 @@ TEST(ProgramTextError, UnitsThatAreNone) {
   EXPECT_EQ(
       replicas_error(unit, "unit 1 \"b\" ways=1"),
       "p.txt:7: layers is not written as it should be; an example: unit 0 \"name\" layers=0,1");
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=1 backward=1"),
+            "p.txt:7: forward is not written as it should be; an example: unit 0 \"name\" "
+            "layers=0,1 forward=0");
+  EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=1 forward=3"),
+            "p.txt:7: layer 3 is out of range; the program has 2");
   EXPECT_EQ(replicas_error(unit, "unit 2 \"b\" layers=1"),
             "p.txt:7: unit \"2\" is out of order; the next is 1");
   EXPECT_EQ(replicas_error(unit, "unit 1 \"b\" layers=3"),

@@ -13,8 +13,8 @@
 
 namespace penstock::test {
 
-// Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss share.
-// Of one rank, or of two, twice.
+// Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss
+// share. Of one rank, or of two, twice.
 inline program::Program replicated_program(program::Shard shard,
                                            int32_t stages = 1,
                                            schedule::Kind kind = schedule::Kind::OneFOneB,

@@ -24,7 +24,8 @@ TEST(SimulateReplicas, GathersAndReducesOverlapWithWork) {
   const Program program =
       replicated_program(Shard::Parameters, 1, schedule::Kind::OneFOneB, /*micro_batches=*/1);
   const Timeline timeline = simulate(program);
-  // The first two gathers (own weights and table) are waited for; the third runs beside the forward.
+  // The first two gathers (own weights and table) are waited for; the third runs beside the
+  // forward.
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, Op::Gather, 0).start, 0);
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, Op::Gather, 1).end, 1);
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, Op::Forward, 0).start, 1);

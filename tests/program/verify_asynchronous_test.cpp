@@ -1,4 +1,5 @@
-// What the verifier refuses of programs with several updates, each by one that is broken in one place.
+// What the verifier refuses of programs with several updates, each by one that is broken in one
+// place.
 #include <algorithm>
 #include <string>
 #include <utility>

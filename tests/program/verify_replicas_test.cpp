@@ -95,6 +95,12 @@ TEST(VerifyReplicas, RefusesWrongReplicasAndUnits) {
         fault_after(program, [&](Program& all, RankProgram&) { all.units[1].layers = layers; }),
         "the program: the layers of unit b are none, out of order or out of range");
   }
+  for (const std::vector<int32_t>& layers : std::vector<std::vector<int32_t>>{{1}, {0, 0}, {2}}) {
+    EXPECT_EQ(fault_after(program,
+                          [&](Program& all, RankProgram&) { all.units[2].forward_only = layers; }),
+              "the program: unit table names layers that need its weights forward alone, and they "
+              "are out of order, none of its own, or the loss");
+  }
   Program alone = test::small_program();
   alone.shard = Shard::Optimizer;
   EXPECT_EQ(fault_of(alone),

@@ -1,6 +1,6 @@
-// Replicas that wait for each other: random pipelines of replicas with gathers and reduces moved to later
-// places, and receives to earlier ones, in one rank. Judged by verify() and by an order of all instructions
-// found, or not found, in another way.
+// Replicas that wait for each other: random pipelines of replicas with gathers and reduces moved to
+// later places, and receives to earlier ones, in one rank. Judged by verify() and by an order of
+// all instructions found, or not found, in another way.
 #include <algorithm>
 #include <cstdio>
 

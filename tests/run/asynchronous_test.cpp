@@ -114,8 +114,8 @@ void add_weights(const model::Parameters& parameters, Trained& trained) {
 
 // --- the reference ---
 
-// Updates that a stage has had, in this segment, when micro-batch `k` goes forward there. 1f1b lets as
-// many micro-batches in ahead of the first backward as there are stages behind this one.
+// Updates that a stage has had, in this segment, when micro-batch `k` goes forward there. 1f1b lets
+// as many micro-batches in ahead of the first backward as there are stages behind this one.
 int64_t forward_updates(const Case& c, int64_t stage, int64_t k) {
   if (c.kind == Kind::PipeDream2BW) {
     return std::max<int64_t>(0, k / c.micro_batches - 1);
@@ -469,8 +469,8 @@ TEST_P(AsynchronousPipelines, GiveTheBitsOfOneProcessWithTheSameDelays) {
   expect_same(run_as_pipeline(GetParam()), expected);
 }
 
-// Bytes as measured: what a rank holds is what its program says, instruction by instruction, copies of
-// the weights included.
+// Bytes as measured: what a rank holds is what its program says, instruction by instruction, copies
+// of the weights included.
 TEST_P(AsynchronousPipelines, HoldWhatTheirProgramsSay) {
   const Case& c = GetParam();
   const model::Chain chain = untied_gpt2();

@@ -1,6 +1,6 @@
-// The last rank takes the loss micro-batch by micro-batch. In the organisation of before, it waits for
-// the outputs of all of them and has the logits of the whole batch at once: here a loss of the test's
-// does that, so that the two can be measured side by side.
+// The last rank takes the loss micro-batch by micro-batch. In the organisation of before, it waits
+// for the outputs of all of them and has the logits of the whole batch at once: here a loss of the
+// test's does that, so that the two can be measured side by side.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>

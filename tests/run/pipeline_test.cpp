@@ -1,5 +1,5 @@
-// A pipeline changes no bit: the losses of ten steps, with dropout, tied weights, clipping and AdamW,
-// are those of one device that runs the same micro-batches.
+// A pipeline changes no bit: the losses of ten steps, with dropout, tied weights, clipping and
+// AdamW, are those of one device that runs the same micro-batches.
 #include "penstock/plan/pipeline.h"
 
 #include <gtest/gtest.h>

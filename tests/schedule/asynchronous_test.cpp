@@ -63,8 +63,8 @@ int32_t divide_up(int32_t a, int32_t b) {
   return (a + b - 1) / b;
 }
 
-// Until the gradient of a micro-batch is there, as many others go forward on a rank as there are ranks
-// behind it: its weights are late by the updates that those make, as far as there are any.
+// Until the gradient of a micro-batch is there, as many others go forward on a rank as there are
+// ranks behind it: its weights are late by the updates that those make, as far as there are any.
 int32_t expected_delay(const Case& c, int32_t rank) {
   const int32_t behind = c.ranks - 1 - rank;
   const int32_t steady = c.kind == Kind::PipeDream2BW ? 1 : divide_up(behind, c.micro_batches);

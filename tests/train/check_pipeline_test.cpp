@@ -1,5 +1,5 @@
-// check finds a layer whose numbers depend on the order in which micro-batches run, which a pipeline
-// changes, and names the tensor and the rank.
+// check finds a layer whose numbers depend on the order in which micro-batches run, which a
+// pipeline changes, and names the tensor and the rank.
 #include "penstock/train/check_pipeline.h"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ namespace {
 
 enum class Fault { None, InOutput, InInputGradient, InGradient };
 
-// The planted fault: it counts its forwards and begins anew with every backward, and puts the count into
-// its output, its input's gradient, or squared into its parameter's gradient. One device runs each
-// micro-batch forward and backward in turn and always finds 1.
+// The planted fault: it counts its forwards and begins anew with every backward, and puts the count
+// into its output, its input's gradient, or squared into its parameter's gradient. One device runs
+// each micro-batch forward and backward in turn and always finds 1.
 class CountsForwards final : public model::Layer {
  public:
   explicit CountsForwards(Fault fault) : fault_(fault) {}
@@ -147,9 +147,10 @@ TEST(CheckPipeline, SaysThatACorrectPipelineChangesNothing) {
     EXPECT_TRUE(report.is_equal) << schedule::kind_name(kind) << ": " << report.first_difference;
     EXPECT_EQ(report.steps, 3);
     EXPECT_EQ(report.first_difference, "");
-    // Per step: each layer's output and each gradient but that of the tokens, per micro-batch; those
-    // that cross between ranks twice; then gradient and weight of every parameter, of the tied table
-    // at both ranks. In a V the two ends of the chain are with one rank, and so is its middle.
+    // Per step: each layer's output and each gradient but that of the tokens, per micro-batch;
+    // those that cross between ranks twice; then gradient and weight of every parameter, of the
+    // tied table at both ranks. In a V the two ends of the chain are with one rank, and so is its
+    // middle.
     const bool is_v = kind == schedule::Kind::ZeroBubbleV;
     const int64_t crossings = static_cast<int64_t>(first_layers.size()) - (is_v ? 1 : 0);
     const int64_t tables = is_v ? 1 : 2;
@@ -162,7 +163,8 @@ TEST(CheckPipeline, SaysThatACorrectPipelineChangesNothing) {
   }
 }
 
-// The second forward comes before the first backward. Rank 1 receives what is wrong; rank 0 made it.
+// The second forward comes before the first backward. Rank 1 receives what is wrong; rank 0 made
+// it.
 TEST(CheckPipeline, NamesTheTensorAndTheRankThatMadeIt) {
   const auto [report, program] = check(Fault::InOutput, schedule::Kind::OneFOneB, {kCounts + 1});
   EXPECT_FALSE(report.is_equal);

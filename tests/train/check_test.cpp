@@ -15,8 +15,9 @@ namespace penstock::train {
 
 namespace {
 
-// The planted fault: dropout by a random state of the layer's own, which moves on with every forward
-// and starts anew with every backward. Run once per step it is always the same; run again it is not.
+// The planted fault: dropout by a random state of the layer's own, which moves on with every
+// forward and starts anew with every backward. Run once per step it is always the same; run again
+// it is not.
 class OwnRandomState final : public model::Layer {
  public:
   const std::string& name() const override { return name_; }

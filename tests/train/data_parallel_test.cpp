@@ -1,6 +1,6 @@
-// Replicas, through the trainer: the losses of ten steps and the weights after them are, to the bit,
-// those of one device that adds gradients up in the replicas' order; and to rounding those of one device
-// that does as it likes.
+// Replicas, through the trainer: the losses of ten steps and the weights after them are, to the
+// bit, those of one device that adds gradients up in the replicas' order; and to rounding those of
+// one device that does as it likes.
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -85,7 +85,8 @@ class DataParallel : public testing::TestWithParam<Case> {
     recipe.model.tied = c.is_tied;
     if (c.is_limited) {
       recipe.model.layers = 6;
-      // The first stage has more: that is where recomputation helps, two micro-batches being in flight.
+      // The first stage has more: that is where recomputation helps, two micro-batches being in
+      // flight.
       recipe.plan.cuts = c.pipeline > 1 ? "9" : "";
     }
     recipe.model.dropout = 0.1;
@@ -137,8 +138,8 @@ class DataParallel : public testing::TestWithParam<Case> {
   std::string title_;  // of the last plan
 };
 
-// The highest, in steps of a four-hundredth, that makes the plan compute something again; 1 where none
-// does.
+// The highest, in steps of a four-hundredth, that makes the plan compute something again; 1 where
+// none does.
 int64_t limit_that_recomputes(config::Recipe recipe) {
   const model::Chain chain = make_chain(recipe.model, device::open_cpu());
   const plan::CostTable costs = plan::read_costs(recipe.plan.costs);

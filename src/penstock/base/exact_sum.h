@@ -1,5 +1,5 @@
-// A sum of doubles with twice their digits: parts of it can be added up in any order, on any rank, and
-// round to the same double.
+// A sum of doubles with twice their digits: parts of it can be added up in any order, on any rank,
+// and round to the same double.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ struct ExactSum {
   double value() const { return high; }
 };
 
-// As ranks send them to each other: two doubles each. And the sums of what `count` such sums are at several
-// ranks, those of one after those of another.
+// As ranks send them to each other: two doubles each. And the sums of what `count` such sums are at
+// several ranks, those of one after those of another.
 inline std::vector<double> halves_of(const std::vector<ExactSum>& sums) {
   std::vector<double> halves;
   for (const ExactSum& sum : sums) {

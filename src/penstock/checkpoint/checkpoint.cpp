@@ -302,8 +302,8 @@ config::Recipe read_recipe(const fs::path& folder) {
   return recipe;
 }
 
-// State that each replica has by itself is taken as it is by as many replicas, and by any other number
-// of them as the mean of those that there were.
+// State that each replica has by itself is taken as it is by as many replicas, and by any other
+// number of them as the mean of those that there were.
 void load_state(const fs::path& folder,
                 int64_t stored_replicas,
                 const model::Parameters& parameters,

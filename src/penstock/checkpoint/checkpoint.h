@@ -42,10 +42,10 @@ std::filesystem::path save(const config::Recipe& recipe,
                            const optim::Optimizer& optimizer,
                            const TrainState& state);
 
-// The same for a model that is with several ranks, `parts` those of each rank of the pipeline; replica k
-// of its rank s has the number s * replicas + k in the group. All ranks call it, and each writes what it
-// has, at the same time; rank 0 has the answer. The files do not depend on who has what. Where the disk
-// fails one rank, all throw its FileError.
+// The same for a model that is with several ranks, `parts` those of each rank of the pipeline;
+// replica k of its rank s has the number s * replicas + k in the group. All ranks call it, and each
+// writes what it has, at the same time; rank 0 has the answer. The files do not depend on who has
+// what. Where the disk fails one rank, all throw its FileError.
 std::filesystem::path save_ranks(const config::Recipe& recipe,
                                  const model::Chain& chain,
                                  const std::vector<model::Part>& parts,
@@ -70,9 +70,9 @@ TrainState load(const std::filesystem::path& folder,
                 model::Parameters& parameters,
                 optim::Optimizer& optimizer);
 
-// The same for a model that is with several ranks, in any way, whoever saved it: each reads what it has
-// of the weights and of the optimizer's state. What layers see of its replicas' pieces is still to be
-// gathered. All ranks call it; what one throws, all throw.
+// The same for a model that is with several ranks, in any way, whoever saved it: each reads what it
+// has of the weights and of the optimizer's state. What layers see of its replicas' pieces is still
+// to be gathered. All ranks call it; what one throws, all throw.
 TrainState load(const std::filesystem::path& folder,
                 const config::Recipe& recipe,
                 model::Parameters& parameters,

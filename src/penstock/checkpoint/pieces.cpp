@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What goes through host memory at a time. Plain vectors hold it, not tensors: a limit of the training
-// does not know of it.
+// What goes through host memory at a time. Plain vectors hold it, not tensors: a limit of the
+// training does not know of it.
 constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -1,5 +1,5 @@
-// Stretches of tensors in and out of safetensors files: what a rank has of a model's tensors, wherever
-// the rest of them is.
+// Stretches of tensors in and out of safetensors files: what a rank has of a model's tensors,
+// wherever the rest of them is.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct Piece {
   at::Tensor flat;             // float32 on any device, one dimension, without gaps
 };
 
-// Fills the file folder/name, which is there as create_safetensors() makes it: each rank with its pieces,
-// at the same time, and durably. All ranks call it, and have the answer. InternalError unless the pieces
-// of all ranks are all the file's data, each element once.
+// Fills the file folder/name, which is there as create_safetensors() makes it: each rank with its
+// pieces, at the same time, and durably. All ranks call it, and have the answer. InternalError
+// unless the pieces of all ranks are all the file's data, each element once.
 FileRecord write_pieces(const std::filesystem::path& folder,
                         const std::string& name,
                         const SafetensorsLayout& layout,
@@ -40,8 +40,8 @@ const TensorEntry& require_tensor(const SafetensorsFile& file,
                                   const std::string& name,
                                   const std::vector<int64_t>& shape);
 
-// Fills every piece; float32, float16 and bfloat16 are read, a few MiB at a time. Throws CheckpointError
-// when a tensor is missing or has another shape or type.
+// Fills every piece; float32, float16 and bfloat16 are read, a few MiB at a time. Throws
+// CheckpointError when a tensor is missing or has another shape or type.
 void read_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces);
 
 // Of a tensor that each replica has its own values of: "<tensor>.<replica>".

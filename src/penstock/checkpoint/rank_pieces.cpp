@@ -35,8 +35,8 @@ std::vector<Segment> whole_parameters(const model::Parameters& parameters) {
   return segments;
 }
 
-// What a rank has of a buffer, and where in it. Of what the replicas have alike but bring up to date each
-// for itself (is_whole), the rank's own part where `is_to_write`.
+// What a rank has of a buffer, and where in it. Of what the replicas have alike but bring up to
+// date each for itself (is_whole), the rank's own part where `is_to_write`.
 std::vector<Segment> segments_of(const optim::StateBuffer& buffer,
                                  const model::Parameters& parameters,
                                  bool is_to_write) {

@@ -19,8 +19,9 @@ class Optimizer;
 
 namespace penstock::checkpoint {
 
-// The tensors of model.safetensors and of optimizer.safetensors, for the parameters of the whole model.
-// State is called "<parameter>.<buffer>" or, where each replica has its own, "<parameter>.<buffer>.<replica>".
+// The tensors of model.safetensors and of optimizer.safetensors, for the parameters of the whole
+// model. State is called "<parameter>.<buffer>" or, where each replica has its own,
+// "<parameter>.<buffer>.<replica>".
 std::vector<TensorSpec> weight_specs(const std::vector<model::ParameterSpec>& parameters);
 std::vector<TensorSpec> state_specs(const std::vector<model::ParameterSpec>& parameters,
                                     const optim::Optimizer& optimizer,
@@ -33,14 +34,14 @@ bool has_replica_state(const optim::Optimizer& optimizer);
 std::vector<Piece> weight_pieces(const model::Parameters& parameters);
 std::vector<Piece> state_pieces(const model::Parameters& parameters,
                                 const optim::Optimizer& optimizer);
-// Of state that each replica has its own values of: the tensor is called "<parameter>.<buffer>", and
-// replica_name() gives that of one replica.
+// Of state that each replica has its own values of: the tensor is called "<parameter>.<buffer>",
+// and replica_name() gives that of one replica.
 std::vector<Piece> replica_state_pieces(const model::Parameters& parameters,
                                         const optim::Optimizer& optimizer);
 
 // What a rank is to write. All ranks together write each element once: replicas that have the same
-// elements share them, and of a parameter that several ranks of a pipeline have one writes. `left_out`:
-// parameters that another rank of the pipeline writes.
+// elements share them, and of a parameter that several ranks of a pipeline have one writes.
+// `left_out`: parameters that another rank of the pipeline writes.
 std::vector<Piece> weights_to_write(const model::Parameters& parameters,
                                     const std::set<std::string>& left_out);
 std::vector<Piece> state_to_write(const model::Parameters& parameters,

@@ -22,9 +22,9 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
-// Where everything of a file lies. Names must be distinct, and names and metadata valid UTF-8. Tensors
-// keep the given order among those of one element size; larger elements come first, so that each tensor
-// is aligned to its dtype.
+// Where everything of a file lies. Names must be distinct, and names and metadata valid UTF-8.
+// Tensors keep the given order among those of one element size; larger elements come first, so that
+// each tensor is aligned to its dtype.
 class SafetensorsLayout {
  public:
   explicit SafetensorsLayout(const std::vector<TensorSpec>& specs,
@@ -46,7 +46,8 @@ class SafetensorsLayout {
 // Makes the file in its full size, without the data. Failures of the disk are FileErrors.
 void create_safetensors(const std::filesystem::path& path, const SafetensorsLayout& layout);
 
-// Puts data into a file that was created; one of several that do. Failures of the disk are FileErrors.
+// Puts data into a file that was created; one of several that do. Failures of the disk are
+// FileErrors.
 class SafetensorsWriter {
  public:
   // The layout must live as long.
@@ -65,8 +66,8 @@ class SafetensorsWriter {
   std::vector<Stretch> written_;
 };
 
-// Of the whole file, from what all writers have written. InternalError unless that is all the data, each
-// byte once.
+// Of the whole file, from what all writers have written. InternalError unless that is all the data,
+// each byte once.
 uint32_t checksum_of_file(const SafetensorsLayout& layout,
                           std::vector<Stretch> written,
                           const std::filesystem::path& path);

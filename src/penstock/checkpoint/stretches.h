@@ -25,8 +25,8 @@ std::vector<Stretch> gather_stretches(comm::Group& group,
                                       const std::vector<Stretch>& own,
                                       const comm::What& what);
 
-// Of a file of so many bytes. Throws InternalError, naming `file`, unless the stretches cover each byte
-// once.
+// Of a file of so many bytes. Throws InternalError, naming `file`, unless the stretches cover each
+// byte once.
 uint32_t checksum_of_all(std::vector<Stretch> stretches, int64_t bytes, const std::string& file);
 
 }  // namespace penstock::checkpoint

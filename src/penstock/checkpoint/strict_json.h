@@ -1,5 +1,5 @@
-// penstock/base/strict_json.h with this folder's error. For sources only: what is public here speaks
-// no JSON.
+// penstock/base/strict_json.h with this folder's error. For sources only: what is public here
+// speaks no JSON.
 #pragma once
 
 #include <filesystem>

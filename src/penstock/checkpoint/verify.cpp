@@ -45,7 +45,8 @@ uint32_t sum_part(const fs::path& path, int64_t begin, int64_t end, std::vector<
   return sum;
 }
 
-// All files one after the other, cut into as many stretches as there are ranks: what each has of each.
+// All files one after the other, cut into as many stretches as there are ranks: what each has of
+// each.
 class Shares {
  public:
   Shares(const Manifest& manifest, int32_t ranks) : manifest_(manifest), ranks_(ranks) {

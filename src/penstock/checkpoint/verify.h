@@ -11,8 +11,8 @@ class Group;
 
 namespace penstock::checkpoint {
 
-// Throws CheckpointError unless all files are there with the size and the checksum of the manifest. All
-// ranks call it, and share the reading; all end alike.
+// Throws CheckpointError unless all files are there with the size and the checksum of the manifest.
+// All ranks call it, and share the reading; all end alike.
 void verify_files(const std::filesystem::path& folder,
                   const Manifest& manifest,
                   comm::Group& group);

@@ -26,14 +26,15 @@ struct NamedTensor {
 // when a tensor is missing or has another shape or type.
 void load_tensors(const std::filesystem::path& file, const std::vector<NamedTensor>& tensors);
 
-// The file that `path` stands for: a .safetensors file, or the model.safetensors of a checkpoint, of
-// a run's latest one, or of a folder that Hugging Face saved.
+// The file that `path` stands for: a .safetensors file, or the model.safetensors of a checkpoint,
+// of a run's latest one, or of a folder that Hugging Face saved.
 std::filesystem::path find_weights_file(const std::filesystem::path& path);
 
-// Takes the weights of `file`: of each parameter what this rank has of it, and its compute copies are
-// brought up to date. Where a manifest lies beside the file, it is verified first. Names may lack the
-// prefix "transformer."; the attention masks of old files are passed over, a head that repeats the
-// embedding where the model ties them, and what is with other ranks: `others`. All ranks call it.
+// Takes the weights of `file`: of each parameter what this rank has of it, and its compute copies
+// are brought up to date. Where a manifest lies beside the file, it is verified first. Names may
+// lack the prefix "transformer."; the attention masks of old files are passed over, a head that
+// repeats the embedding where the model ties them, and what is with other ranks: `others`. All
+// ranks call it.
 void import_weights(const std::filesystem::path& file,
                     model::Parameters& parameters,
                     const std::vector<std::string>& others,

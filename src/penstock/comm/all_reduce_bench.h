@@ -27,8 +27,8 @@ struct AllReduceBench {
 };
 
 // All ranks call it; all get the same times. Sizes ascending, and for each the algorithms in their
-// order. The runs of one size go round the algorithms, so that a disturbance meets all of them. Own is
-// left out where it is Direct.
+// order. The runs of one size go round the algorithms, so that a disturbance meets all of them. Own
+// is left out where it is Direct.
 std::vector<AllReduceTime> measure_all_reduce(Group& group, const AllReduceBench& bench);
 
 }  // namespace penstock::comm

@@ -1,6 +1,6 @@
-// Messages from the GPU of one rank to that of another: the bytes by a link of the cards, and a word
-// with each through the group. The word is what the host waits for, so time-outs and failures of peers
-// are told as everywhere; a stream waits for the bytes alone.
+// Messages from the GPU of one rank to that of another: the bytes by a link of the cards, and a
+// word with each through the group. The word is what the host waits for, so time-outs and failures
+// of peers are told as everywhere; a stream waits for the bytes alone.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ class CardChannel {
   CUstream_st* const stream_;
 };
 
-// Throws ConfigError where ranks are threads or share a card, which NCCL does not link. `cards` has a
-// number for the card of each rank.
+// Throws ConfigError where ranks are threads or share a card, which NCCL does not link. `cards` has
+// a number for the card of each rank.
 void require_processes(const Group& group);
 void require_own_cards(std::span<const double> cards);
 

@@ -1,5 +1,5 @@
-// The algorithms behind collectives.h, one file each; only comm/ includes this. `cuts` are offsets in
-// bytes, one more than there are ranks.
+// The algorithms behind collectives.h, one file each; only comm/ includes this. `cuts` are offsets
+// in bytes, one more than there are ranks.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ inline Range whole(Cuts cuts) {
   return {cuts.front(), cuts.back()};
 }
 
-// A rank's place in a tree with rank 0 at the top, below which ranks follow each other: the ranks of a
-// subtree are those from its top up to `end`.
+// A rank's place in a tree with rank 0 at the top, below which ranks follow each other: the ranks
+// of a subtree are those from its top up to `end`.
 struct TreePlace {
   struct Child {
     int32_t rank;
@@ -51,8 +51,8 @@ void direct_reduce_scatter(Exchange& exchange, Cuts cuts);
 void direct_all_gather(Exchange& exchange, Cuts cuts);
 void direct_broadcast(Exchange& exchange, Cuts cuts);
 
-// How a butterfly has a power of two of ranks, its core: where there are more, each of the first ones
-// with an odd number leaves its share to the rank before it.
+// How a butterfly has a power of two of ranks, its core: where there are more, each of the first
+// ones with an odd number leaves its share to the rank before it.
 struct Fold {
   explicit Fold(int32_t size);
 

@@ -32,8 +32,8 @@ inline constexpr Algorithm kAlgorithms[] = {Algorithm::Naive,
 std::string_view algorithm_name(Algorithm algorithm);  // "ring"
 std::optional<Algorithm> parse_algorithm(std::string_view name);
 
-// Offsets that cut `count` elements into pieces, the first ones longer by one where it does not come
-// out even.
+// Offsets that cut `count` elements into pieces, the first ones longer by one where it does not
+// come out even.
 std::vector<int64_t> even_cuts(int64_t count, int32_t pieces);
 
 // Belongs to one thread, which need not be the one that runs the rank otherwise: a channel that is
@@ -43,9 +43,9 @@ class Collectives {
   static constexpr int64_t kLeastStaging = int64_t{64} << 10;
   static constexpr int64_t kStaging = int64_t{2} << 20;
 
-  // `staging` is the caller's, for what arrives before it is added: at least kLeastStaging,
-  // aligned for float, as long on all ranks. Longer messages go in parts that fit; the algorithms use
-  // no other memory that grows with a message. (Own: what the library does is its own affair.)
+  // `staging` is the caller's, for what arrives before it is added: at least kLeastStaging, aligned
+  // for float, as long on all ranks. Longer messages go in parts that fit; the algorithms use no
+  // other memory that grows with a message. (Own: what the library does is its own affair.)
   Collectives(Group& group, int64_t channel, std::span<std::byte> staging);
 
   // All ranks call these in the same order with the same arguments, but for the data. In place. All
@@ -53,9 +53,9 @@ class Collectives {
   void all_reduce(
       void* data, int64_t count, Element element, Algorithm algorithm, const What& what);
 
-  // cuts: size() + 1 offsets in elements, ascending from 0; rank k's piece is [cuts[k], cuts[k + 1])
-  // and may be empty. Afterwards this rank's piece is the sum over all ranks, and the others are
-  // garbage.
+  // cuts: size() + 1 offsets in elements, ascending from 0; rank k's piece is [cuts[k], cuts[k +
+  // 1]) and may be empty. Afterwards this rank's piece is the sum over all ranks, and the others
+  // are garbage.
   void reduce_scatter(void* data,
                       std::span<const int64_t> cuts,
                       Element element,

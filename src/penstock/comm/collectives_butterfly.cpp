@@ -43,7 +43,8 @@ void hand_back(Exchange& exchange, const Fold& fold, Range range) {
   }
 }
 
-// Partners in the two halves of ever smaller groups of ranks: each adds up the half that it stays in.
+// Partners in the two halves of ever smaller groups of ranks: each adds up the half that it stays
+// in.
 void halve(Exchange& exchange, const Fold& fold, Cuts blocks) {
   const int32_t core = fold.core_of(exchange.rank());
   for (int32_t width = fold.core_size / 2; width > 0; width /= 2) {

@@ -4,8 +4,8 @@
 
 namespace penstock::comm {
 
-// All sends are started before anything is waited for, as far as Exchange::kAhead reaches. Each rank
-// starts with the next one, so that not all send to rank 0 at once.
+// All sends are started before anything is waited for, as far as Exchange::kAhead reaches. Each
+// rank starts with the next one, so that not all send to rank 0 at once.
 void direct_reduce_scatter(Exchange& exchange, Cuts cuts) {
   const int32_t rank = exchange.rank();
   const int32_t size = exchange.size();

@@ -58,11 +58,12 @@ class CompressedReduce {
   };
   // All ranks call it with the same blocks.
   void average(const SignBlocks& blocks, const Vector& vector, const What& what);
-  // Of one rank, which has nothing to send: its values get what errors there are, and none are left.
+  // Of one rank, which has nothing to send: its values get what errors there are, and none are
+  // left.
   static void average_alone(const SignBlocks& blocks, const Vector& vector);
 
-  // Every byte becomes the bitwise or of all ranks': joins what ranks have pieces of, where each has
-  // zeros for those of the others.
+  // Every byte becomes the bitwise or of all ranks': joins what ranks have pieces of, where each
+  // has zeros for those of the others.
   void join(std::span<std::byte> bytes, const What& what);
 
   int64_t sent_bytes() const { return sent_bytes_; }  // payload given to other ranks up to now

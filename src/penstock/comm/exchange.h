@@ -41,8 +41,8 @@ class Exchange {
   int64_t num_parts(Range range) const;
   Range part(Range range, int64_t index) const;
 
-  // The ranges of a message are the same at both ends, and so is whether it goes in parts. Empty ones
-  // are not sent.
+  // The ranges of a message are the same at both ends, and so is whether it goes in parts. Empty
+  // ones are not sent.
   void send(int32_t peer, Range range);  // starts it
   void receive(int32_t peer, Range range);
   void add_received(int32_t peer, Range range);  // of one part

@@ -38,9 +38,10 @@ class Ticket {
   std::unique_ptr<Sending> sending_;
 };
 
-// Belongs to the thread that runs its rank. Further threads of the rank may send, receive and fail, in
-// this group or in groups split from it, where each channel is one thread's at either end; what all
-// ranks call together, set_timeout and split stay with the first, and no other may outlive its work.
+// Belongs to the thread that runs its rank. Further threads of the rank may send, receive and fail,
+// in this group or in groups split from it, where each channel is one thread's at either end; what
+// all ranks call together, set_timeout and split stay with the first, and no other may outlive its
+// work.
 class Group {
  public:
   // Channels are numbered from 0; some MPI libraries have no more than this.
@@ -66,8 +67,8 @@ class Group {
 
   // Whether the ranks are threads of one process, which can read each other's memory.
   virtual bool shares_memory() const { return false; }
-  // As receive, for such ranks: `use` gets the bytes where the sender has them, and the send is done
-  // when it returns. For messages that say where something lies.
+  // As receive, for such ranks: `use` gets the bytes where the sender has them, and the send is
+  // done when it returns. For messages that say where something lies.
   using Use = std::function<void(const void*)>;
   void receive_in_place(
       int32_t peer, int64_t channel, int64_t bytes, const What& what, const Use& use);
@@ -79,8 +80,8 @@ class Group {
   std::vector<double> all_gather(std::span<const double> values, const What& what);
   void broadcast(int32_t root, void* data, int64_t bytes, const What& what);
 
-  // What the ranks' library has of its own; nothing for threads. Its calls belong to one thread, which
-  // may be another than the group's.
+  // What the ranks' library has of its own; nothing for threads. Its calls belong to one thread,
+  // which may be another than the group's.
   virtual OwnCollectives* own_collectives() { return nullptr; }
 
   // The longest that a wait may last.

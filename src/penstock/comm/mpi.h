@@ -10,8 +10,8 @@
 namespace penstock::comm {
 
 // Runs `work` as this process's rank of a job whose launcher started several (launched_ranks() is
-// more than 1); once per process. Where MPI is missing, a ConfigError. What `work` throws is told to
-// the other ranks. Either goes on to the caller, who writes its line and then calls end_mpi.
+// more than 1); once per process. Where MPI is missing, a ConfigError. What `work` throws is told
+// to the other ranks. Either goes on to the caller, who writes its line and then calls end_mpi.
 void run_mpi(const std::function<void(Group&)>& work);
 
 // The last call of main. Where run_mpi has thrown, ends the whole job with this exit code, ranks

@@ -1,5 +1,5 @@
-// MPI's own collectives, for the ranks of one communicator. They are started and then polled for, as all
-// that MPI does here, so that a peer's failure and the time-out end them.
+// MPI's own collectives, for the ranks of one communicator. They are started and then polled for,
+// as all that MPI does here, so that a peer's failure and the time-out end them.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ using Lock = std::lock_guard<std::mutex>;
 // perhaps empty.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
 
-// Between two looks: at first only the core is offered to others, for an answer that is near, and from a
-// rank that may need this core; then short sleeps.
+// Between two looks: at first only the core is offered to others, for an answer that is near, and
+// from a rank that may need this core; then short sleeps.
 class Pause {
  public:
   void operator()() {

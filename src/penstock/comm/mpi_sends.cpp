@@ -54,8 +54,8 @@ void MpiSends::test_under_way() {
   std::erase_if(under_way_, [&](MpiSending* sending) { return test_all(sending->requests); });
 }
 
-// To wake the thread for every send costs a rank more than a small message does, so it rests only when
-// there has been nothing to do for a while.
+// To wake the thread for every send costs a rank more than a small message does, so it rests only
+// when there has been nothing to do for a while.
 void MpiSends::run(const std::stop_token& stop) {
   constexpr auto kShortest = std::chrono::microseconds(50);
   constexpr auto kLongest = std::chrono::microseconds(200);

@@ -1,6 +1,6 @@
 // The sends that MPI has under way. It moves bytes only inside its calls, so while a rank computes,
-// a thread makes some: without it, a large message over TCP would wait for the sender's next call. While
-// the rank waits it calls MPI itself, and the thread keeps out of its way.
+// a thread makes some: without it, a large message over TCP would wait for the sender's next call.
+// While the rank waits it calls MPI itself, and the thread keeps out of its way.
 #pragma once
 
 #include <condition_variable>

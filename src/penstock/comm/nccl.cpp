@@ -13,8 +13,8 @@ namespace penstock::comm {
 
 namespace {
 
-// Aborted at its end, also where a link fails while it is made. Not the polite end, which waits for the
-// peer: nothing is under way, for a step ends with all of it.
+// Aborted at its end, also where a link fails while it is made. Not the polite end, which waits for
+// the peer: nothing is under way, for a step ends with all of it.
 struct Communicator {
   Communicator() = default;
   Communicator(const Communicator&) = delete;
@@ -68,8 +68,8 @@ class NcclLink final : public CardLink {
  private:
   static constexpr int kSender = 0;
   static constexpr int kReceiver = 1;
-  // A transfer that waits for its peer keeps its blocks on the card, beside the layers' kernels. Fewer
-  // also need fewer buffers.
+  // A transfer that waits for its peer keeps its blocks on the card, beside the layers' kernels.
+  // Fewer also need fewer buffers.
   static constexpr int kMostBlocks = 4;
 
   void check(ncclResult_t result, const What& what) const {

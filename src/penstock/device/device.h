@@ -21,7 +21,8 @@ struct DeviceOptions {
   int32_t index = 0;
   // GPU: other threads of this process are ranks too and may compute on the same one.
   bool is_one_of_several = false;
-  // GPU: ranks are processes with a GPU each, and NCCL takes the tensors of a step from one to another.
+  // GPU: ranks are processes with a GPU each, and NCCL takes the tensors of a step from one to
+  // another.
   bool uses_nccl = false;
 };
 
@@ -40,12 +41,12 @@ Device open_cpu();
 // Throws ConfigError in one line where this build has no CUDA, or the machine no usable GPU.
 Device open_gpu(const DeviceOptions& options);
 
-// Throws InternalError where the calling thread's LibTorch works on another stream than the device's
-// compute stream: the two would race.
+// Throws InternalError where the calling thread's LibTorch works on another stream than the
+// device's compute stream: the two would race.
 void require_current(const Device& device);
 
-// While on, algorithms are chosen by timing them: for the time before training, when nothing of value
-// is in the gradients. Does nothing on the CPU, or where results must be the same every time.
+// While on, algorithms are chosen by timing them: for the time before training, when nothing of
+// value is in the gradients. Does nothing on the CPU, or where results must be the same every time.
 void set_timing(const Device& device, bool is_on);
 
 }  // namespace penstock::device

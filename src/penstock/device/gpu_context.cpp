@@ -25,8 +25,8 @@ constexpr int64_t kLossSlots = 16384;  // more than a step has micro-batches (th
 GpuContext::GpuContext(int index, const DeviceOptions& options)
     : where_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)), options_(options) {
   PENSTOCK_CUDA(cudaSetDevice(index));
-  // Compute, copy, link. From LibTorch's pool, so that its allocator knows them; and not the default
-  // stream, which cannot be captured in a graph.
+  // Compute, copy, link. From LibTorch's pool, so that its allocator knows them; and not the
+  // default stream, which cannot be captured in a graph.
   for (int i = 0; i < 3; ++i) {
     const c10::cuda::CUDAStream stream =
         c10::cuda::getStreamFromPool(/*isHighPriority=*/false, where_.index());

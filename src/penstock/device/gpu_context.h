@@ -1,5 +1,5 @@
-// What the work on one GPU shares: streams, matrix products, attention, and pinned memory for numbers
-// on their way to the host. Only in builds with CUDA.
+// What the work on one GPU shares: streams, matrix products, attention, and pinned memory for
+// numbers on their way to the host. Only in builds with CUDA.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ class GpuContext {
   gpu::Gemms& gemms() { return *gemms_; }
   gpu::Attention& attention() { return *attention_; }
 
-  // Which of two ways to the same end is faster here: timed where a shape is seen for the first time
-  // while timing is on (and kept), else the first.
+  // Which of two ways to the same end is faster here: timed where a shape is seen for the first
+  // time while timing is on (and kept), else the first.
   bool prefers_first(const std::string& key,
                      const std::function<void()>& first,
                      const std::function<void()>& second);
@@ -45,8 +45,8 @@ class GpuContext {
   void mark_empty(void* gradient) { empty_.insert(gradient); }
   bool take_empty(void* gradient) { return empty_.erase(gradient) > 0; }
 
-  // A double on the device's side of the step and the pinned one that it is copied to: the answer of
-  // `fetch` is right once the stream has been waited for. There are as many as a step has
+  // A double on the device's side of the step and the pinned one that it is copied to: the answer
+  // of `fetch` is right once the stream has been waited for. There are as many as a step has
   // micro-batches, used in turn.
   struct LossSlot {
     double* on_device;
@@ -72,7 +72,8 @@ class GpuContext {
   int64_t next_loss_ = 0;
   bool is_timing_ = false;
   std::map<std::string, bool> preferences_;
-  // The last member, so that it is closed before what was counted goes; also where the constructor fails.
+  // The last member, so that it is closed before what was counted goes; also where the constructor
+  // fails.
   std::unique_ptr<memory::Account, CloseAccount> own_account_;
 };
 

@@ -17,8 +17,8 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// LibTorch has a class for this, but it cannot be destroyed after a recording that failed; and there
-// are no random numbers of LibTorch's in a step.
+// LibTorch has a class for this, but it cannot be destroyed after a recording that failed; and
+// there are no random numbers of LibTorch's in a step.
 class GpuStepGraph final : public StepGraph {
  public:
   explicit GpuStepGraph(c10::DeviceIndex device)

@@ -12,9 +12,9 @@ class StepGraph {
  public:
   virtual ~StepGraph() = default;
 
-  // Between these the device's work is recorded, not done. What it allocates comes from memory of its
-  // own, which stays reserved until the graph is destroyed. An exception between them must be followed
-  // by destruction.
+  // Between these the device's work is recorded, not done. What it allocates comes from memory of
+  // its own, which stays reserved until the graph is destroyed. An exception between them must be
+  // followed by destruction.
   virtual void begin() = 0;
   virtual void end() = 0;
 

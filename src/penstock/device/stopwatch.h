@@ -1,6 +1,6 @@
 // Marks in the work of a device, and the seconds between them. On the CPU a mark is a look at the
-// clock; on a GPU it is an event in the compute stream, which costs the host next to nothing and can
-// be read once the work before it is done.
+// clock; on a GPU it is an event in the compute stream, which costs the host next to nothing and
+// can be read once the work before it is done.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Causal self-attention by cuDNN's fused kernels: the [tokens, tokens] matrix never exists; backward
-// needs one number per row beside what forward read and wrote. Queries, keys and values lie side by
-// side as the projection leaves them, [samples, tokens, 3, heads, head_width], and so do their
-// gradients: nothing is copied.
+// Causal self-attention by cuDNN's fused kernels: the [tokens, tokens] matrix never exists;
+// backward needs one number per row beside what forward read and wrote. Queries, keys and values
+// lie side by side as the projection leaves them, [samples, tokens, 3, heads, head_width], and so
+// do their gradients: nothing is copied.
 #pragma once
 
 #include <cstdint>

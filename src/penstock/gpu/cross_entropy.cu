@@ -115,8 +115,8 @@ __device__ void write_target_gradient(
   }
 }
 
-// A block has a row and keeps it in shared memory: pack i belongs to thread i % kSharedThreads, which
-// copies, reads and writes it. The sums run while later packs are on their way.
+// A block has a row and keeps it in shared memory: pack i belongs to thread i % kSharedThreads,
+// which copies, reads and writes it. The sums run while later packs are on their way.
 template <typename T>
 __global__ void __launch_bounds__(kSharedThreads, 2)
     shared_kernel(const __grid_constant__ CrossEntropy work) {

@@ -1,5 +1,5 @@
-// Softmax cross-entropy of rows of logits, and its gradient in the logits' place: each logit is read
-// once and written once.
+// Softmax cross-entropy of rows of logits, and its gradient in the logits' place: each logit is
+// read once and written once.
 #pragma once
 
 #include <cstdint>

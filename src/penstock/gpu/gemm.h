@@ -1,6 +1,7 @@
 // Matrix products by cuBLASLt, with what can be fused into them: bias, residual, GELU and its
 // derivative, accumulation in float32. For each shape the library proposes several algorithms; the
-// first is rarely the fastest, so they are timed once and the best is kept. docs/gpu.md has figures.
+// first is rarely the fastest, so they are timed once and the best is kept. docs/gpu.md has
+// figures.
 #pragma once
 
 #include <cstdint>

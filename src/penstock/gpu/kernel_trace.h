@@ -34,8 +34,8 @@ class KernelTrace {
   // CUPTI lost records: a table with holes would mislead.
   std::vector<KernelTime> stop();
 
-  // After stop(). Busy counts overlapping work once; span goes from the start of the first kernel or
-  // copy to the end of the last, so span - busy is the time in which the device waited.
+  // After stop(). Busy counts overlapping work once; span goes from the start of the first kernel
+  // or copy to the end of the last, so span - busy is the time in which the device waited.
   double busy_seconds() const { return busy_seconds_; }
   double span_seconds() const { return span_seconds_; }
 

@@ -1,6 +1,7 @@
 // Layer normalisation over the last dim, in float32 inside. Backward gives, beside the gradient of
 // the input, those of scale and shift, and can add the residual's gradient and sum the columns of
-// the result on the way (the bias gradient of the layer before), so that each costs no further pass.
+// the result on the way (the bias gradient of the layer before), so that each costs no further
+// pass.
 #pragma once
 
 #include <cstdint>

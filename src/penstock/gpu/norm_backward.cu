@@ -5,13 +5,14 @@ namespace penstock::gpu {
 
 namespace {
 
-// Backward has one block a multiprocessor, of as many warps as leave a thread the registers it needs
-// (80 and 128), in up to 15 teams. V: packs of a row that a thread has.
+// Backward has one block a multiprocessor, of as many warps as leave a thread the registers it
+// needs (80 and 128), in up to 15 teams. V: packs of a row that a thread has.
 template <int V>
 constexpr int kBackwardWarps = V == 1 ? 24 : 16;
 constexpr int kWarpSums = 64;  // of all teams, each with a multiple of 4
 // A team of up to 4 warps has 4 slots of kWarpSums, so 16 would fit; larger teams are fewer, for
-// kBackwardWarps bounds their warps. Rows were measured with 15, and another number adds in another order.
+// kBackwardWarps bounds their warps. Rows were measured with 15, and another number adds in another
+// order.
 constexpr int kMaxTeams = 15;
 static_assert(kMaxTeams * 4 <= kWarpSums);
 constexpr int64_t kMaxTeamRows = 1LL << 30;  // row numbers there are int
@@ -77,9 +78,9 @@ class TeamBackward {
     float2 statistics = row_statistics(row);
     int stage = 0;
     int buffer = 0;
-    // All teams of a block go round as often as the first: they meet at one barrier. A named barrier
-    // for each team was 10 % slower (3.04 ms against 2.76 for 25 calls at 124M, batch 64), and racecheck
-    // cannot follow those.
+    // All teams of a block go round as often as the first: they meet at one barrier. A named
+    // barrier for each team was 10 % slower (3.04 ms against 2.76 for 25 calls at 124M, batch 64),
+    // and racecheck cannot follow those.
     for (; row - team_ < static_cast<int>(work_.rows); row += step) {
       // Into the stage that the row before has left.
       fetch(row + (kStages - 1) * step,

@@ -26,8 +26,8 @@ struct CardProcess {
 
 class PowerMeter {
  public:
-  // `device` as CUDA counts. Nothing when there is no NVML or it does not know the device; `why_not`
-  // then gets a line that says so. Never throws.
+  // `device` as CUDA counts. Nothing when there is no NVML or it does not know the device;
+  // `why_not` then gets a line that says so. Never throws.
   static std::optional<PowerMeter> open(int device, std::string* why_not = nullptr) noexcept;
 
   PowerMeter(PowerMeter&&) noexcept;

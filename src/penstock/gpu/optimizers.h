@@ -1,6 +1,6 @@
 // Optimizer updates over the flat parameter buffers, one pass over memory each. Formulas as in
-// penstock/kernels/optimizers.h. What the gradients are multiplied by, and whether the step is taken
-// at all, is decided on the device (GradientState), so nothing waits for the host.
+// penstock/kernels/optimizers.h. What the gradients are multiplied by, and whether the step is
+// taken at all, is decided on the device (GradientState), so nothing waits for the host.
 //
 // All flat buffers share one layout and are 16-byte aligned. Elements outside the pieces (padding)
 // are not written.

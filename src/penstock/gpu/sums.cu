@@ -31,9 +31,9 @@ struct PlainSums {
   }
 };
 
-// A block has 32 columns; thread y adds the partial sums y, y + 32, .., then the threads of a column
-// are added in order. The partial sums of the last kernel are mostly still in L2: what costs is
-// latency, hence many threads with few loads each.
+// A block has 32 columns; thread y adds the partial sums y, y + 32, .., then the threads of a
+// column are added in order. The partial sums of the last kernel are mostly still in L2: what costs
+// is latency, hence many threads with few loads each.
 __global__ void __launch_bounds__(kWarp* kPartialRows)
     partial_sums_kernel(const __grid_constant__ PartialSums work) {
   float* out = work.out[blockIdx.y];

@@ -1,5 +1,5 @@
-// Sums whose order is fixed by the shape alone, so that a run repeats bit for bit: partial sums in a
-// first kernel, added up in order by a second. No atomics.
+// Sums whose order is fixed by the shape alone, so that a run repeats bit for bit: partial sums in
+// a first kernel, added up in order by a second. No atomics.
 #pragma once
 
 #include <cstdint>

@@ -203,8 +203,8 @@ __device__ inline float exp_fast(float value) {
   return power;
 }
 
-// 16 bytes from global to shared memory, both aligned. A thread may read what it copied itself after
-// wait_copies; others need a barrier as well.
+// 16 bytes from global to shared memory, both aligned. A thread may read what it copied itself
+// after wait_copies; others need a barrier as well.
 __device__ inline void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(shared))),

@@ -41,8 +41,9 @@ void take_errors(float* values, float* error, float* other_error, Alive alive, i
 // begin `first` elements into `bits`.
 void mark_alive(const float* mean_square, int64_t count, uint8_t* bits, int64_t first);
 
-// The sum of values, each with a sign that follows from `seed` and its place. Over all seeds, the mean of its
-// square is the sum of squares; and such sums can be added up over replicas, which squares cannot.
+// The sum of values, each with a sign that follows from `seed` and its place. Over all seeds, the
+// mean of its square is the sum of squares; and such sums can be added up over replicas, which
+// squares cannot.
 double sum_with_signs(const float* values, int64_t count, uint64_t seed);
 
 // The updates of optimizers whose variance is frozen. `settings` are AdamW's, with the bias

@@ -1,6 +1,6 @@
-// Accounts: who holds how many bytes of a device's memory, the most they held, and the most they may
-// hold. The CPU's accounts are kept by our own allocator (cpu_allocator.h), a GPU's by LibTorch's
-// caching allocator (gpu_account.h).
+// Accounts: who holds how many bytes of a device's memory, the most they held, and the most they
+// may hold. The CPU's accounts are kept by our own allocator (cpu_allocator.h), a GPU's by
+// LibTorch's caching allocator (gpu_account.h).
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class Account {
   // The most that the allocator had from the device, cached blocks included, since the start.
   virtual int64_t reserved_peak_bytes() const = 0;
 
-  // The device's allocator gave up, in these words: throws LimitError where the limit is why, else an
-  // OutOfMemory that says who holds what.
+  // The device's allocator gave up, in these words: throws LimitError where the limit is why, else
+  // an OutOfMemory that says who holds what.
   [[noreturn]] virtual void fail_out_of_memory(const char* what) const = 0;
 };
 
@@ -101,7 +101,8 @@ class LimitError : public OutOfMemory {
   int64_t asked_, held_, limit_;
 };
 
-// Runs `work`. What LibTorch's allocator for GPUs throws becomes what Account::fail_out_of_memory says.
+// Runs `work`. What LibTorch's allocator for GPUs throws becomes what Account::fail_out_of_memory
+// says.
 template <typename Work>
 decltype(auto) refuse_over_limit(const Work& work) {
   try {

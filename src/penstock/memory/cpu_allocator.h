@@ -1,7 +1,7 @@
 // The allocator behind every LibTorch tensor on the CPU. It counts bytes exactly, per account, and
-// can hold an account to a limit. It also keeps freed blocks for the next step: a training step asks
-// for the same sizes again and again, and fresh pages from the kernel cost more than many of the
-// operations that fill them.
+// can hold an account to a limit. It also keeps freed blocks for the next step: a training step
+// asks for the same sizes again and again, and fresh pages from the kernel cost more than many of
+// the operations that fill them.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,8 @@ class GpuAccount final : public Account {
 }  // namespace
 
 Account& gpu_account(int device) {
-  // Never destroyed: tensors of static objects may outlive it. Made at once, for any thread may ask.
+  // Never destroyed: tensors of static objects may outlive it. Made at once, for any thread may
+  // ask.
   static const auto* accounts = [] {
     auto* all = new std::array<std::unique_ptr<GpuAccount>, 64>;
     for (size_t i = 0; i < all->size(); ++i) {

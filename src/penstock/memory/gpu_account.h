@@ -5,8 +5,8 @@
 
 namespace penstock::memory {
 
-// Bytes are those of the blocks that tensors occupy, as the allocator counts them. With a limit, what
-// the allocator has from the device, cached blocks included, stays within it.
+// Bytes are those of the blocks that tensors occupy, as the allocator counts them. With a limit,
+// what the allocator has from the device, cached blocks included, stays within it.
 Account& gpu_account(int device);
 
 // What a tensor of so many bytes occupies in those books.

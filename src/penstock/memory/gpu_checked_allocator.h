@@ -6,7 +6,8 @@
 
 namespace penstock::memory {
 
-// Called with the bytes that are wanted and the stream that they are wanted for; refuses by throwing.
+// Called with the bytes that are wanted and the stream that they are wanted for; refuses by
+// throwing.
 using AllocationCheck = void (*)(size_t bytes, void* stream);
 
 // Once per process. All that it has is LibTorch's: blocks from before and after are the same.

@@ -1,5 +1,5 @@
-// The allocator of a GPU gave up: because of a limit, or because the device has no more. Internal to
-// the accounts of GPUs.
+// The allocator of a GPU gave up: because of a limit, or because the device has no more. Internal
+// to the accounts of GPUs.
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,8 @@ struct Books {
   };
 
   std::mutex mutex;
-  // Held while the sum of the limits is read and given to the allocator, so that the last sum is the
-  // one that holds. Taken before the other; what the allocator calls never takes it.
+  // Held while the sum of the limits is read and given to the allocator, so that the last sum is
+  // the one that holds. Taken before the other; what the allocator calls never takes it.
   std::mutex limit_mutex;
   std::vector<std::unique_ptr<GpuRankAccount>> accounts;
   std::unordered_map<void*, GpuRankAccount*> by_stream;  // of ranks that have not ended

@@ -1,6 +1,6 @@
-// Accounts of ranks that are threads of one process and may share a GPU. LibTorch's caching allocator
-// has one book for a whole device; each rank computes on a stream of its own, so what is allocated
-// there is the rank's.
+// Accounts of ranks that are threads of one process and may share a GPU. LibTorch's caching
+// allocator has one book for a whole device; each rank computes on a stream of its own, so what is
+// allocated there is the rank's.
 #pragma once
 
 #include "penstock/gpu/types.h"

@@ -18,8 +18,8 @@ struct MixedHeads {
 // With dropout the probabilities of one sample exist at a time, unless they are kept.
 MixedHeads attend(const at::Tensor& qkv, int64_t heads, const Dropout& dropout, bool keeps_all);
 
-// The gradient of qkv, as [B T, 3C]. Takes its inputs over, to free or reuse them as soon as it can:
-// qkv is overwritten.
+// The gradient of qkv, as [B T, 3C]. Takes its inputs over, to free or reuse them as soon as it
+// can: qkv is overwritten.
 at::Tensor attend_backward(at::Tensor qkv,
                            MixedHeads mixed,
                            at::Tensor values_gradient,

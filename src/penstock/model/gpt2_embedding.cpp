@@ -85,6 +85,8 @@ class Gpt2Embedding final : public Gpt2Layer {
     return {out};
   }
 
+  bool backward_needs_weights() const override { return false; }
+
   Tensors backward(Weights weights,
                    Gradients gradients,
                    const Tensors& input,

@@ -1,5 +1,5 @@
-// GPT-2's chain for a GPU: the same layers and parameters as model/gpt2.h, made of fused kernels. See
-// docs/gpu.md.
+// GPT-2's chain for a GPU: the same layers and parameters as model/gpt2.h, made of fused kernels.
+// See docs/gpu.md.
 #pragma once
 
 #include <memory>

@@ -14,8 +14,8 @@ namespace {
 
 enum { kNormScale, kNormShift, kTable };
 
-// Logits that exist at a time. Each range of rows reads and writes the table's float32 gradient once,
-// so few ranges are fast and many are small.
+// Logits that exist at a time. Each range of rows reads and writes the table's float32 gradient
+// once, so few ranges are fast and many are small.
 constexpr int64_t kLogitBytes = int64_t{1} << 30;
 
 int64_t round_up(int64_t value, int64_t unit) {

@@ -49,8 +49,8 @@ class Gpt2GpuLayer : public Gpt2Layer {
   const GpuOps& ops() const { return ops_; }
 
   // The gradient of a half-block's output, as this kind of layer hands it on: with its column sums,
-  // which the norm's backward has for next to nothing, and which are the gradient of the bias that the
-  // layer below ends with. Who has them not (the loss, a test) gives the gradient alone.
+  // which the norm's backward has for next to nothing, and which are the gradient of the bias that
+  // the layer below ends with. Who has them not (the loss, a test) gives the gradient alone.
   void add_end_bias_gradient(const at::Tensor& bias_gradient,
                              const Tensors& output_gradient,
                              const at::Tensor& projected) const {

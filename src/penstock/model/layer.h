@@ -69,7 +69,8 @@ struct Saved {
 };
 
 // What the weight half of a backward still needs, left by the input half. It may share storage with
-// the input and the output's gradient, which must not be overwritten before the weight half has run.
+// the input and the output's gradient, which must not be overwritten before the weight half has
+// run.
 struct WeightWork {
   Tensors tensors;
   std::shared_ptr<void> graph;  // as in Saved
@@ -82,8 +83,8 @@ struct TensorShape {
   int64_t bytes() const;
 };
 
-// For one shape of input: what comes out, and what must live between forward and backward in one way
-// of keeping. That includes the output, and leaves out the input and the parameters.
+// For one shape of input: what comes out, and what must live between forward and backward in one
+// way of keeping. That includes the output, and leaves out the input and the parameters.
 struct LayerSize {
   TensorShape output;
   int64_t kept_bytes = 0;
@@ -122,15 +123,23 @@ class Layer {
                            const Tensors& output_gradient,
                            const Pass& pass) const = 0;
 
-  // What backward hands on beside the gradient of the input, for the layer below: where that layer is
-  // with another rank, it is sent too. The same for every input.
+  // Whether backward, or its input half, reads the weights. Where not, they need not be gathered
+  // for it, and it may get undefined tensors.
+  virtual bool backward_needs_weights() const { return true; }
+
+  // Whether the layer lets weights go when a call has ended: what is gathered for one use is freed
+  // after it.
+  virtual bool takes_gathered_weights() const { return true; }
+
+  // What backward hands on beside the gradient of the input, for the layer below: where that layer
+  // is with another rank, it is sent too. The same for every input.
   virtual std::vector<TensorShape> beside_gradient() const { return {}; }
 
-  // Backward in two halves, for schedules that fill a wait with the second: the gradient of the input
-  // at once, those of the parameters later. Both may add to `gradients`, each parameter in one of the
-  // two. Run in the same order of micro-batches as whole backwards, they give the same bits. The
-  // weights must be the same in both; where they are sharded the second gets undefined tensors, so what it
-  // needs of them it finds in `work`.
+  // Backward in two halves, for schedules that fill a wait with the second: the gradient of the
+  // input at once, those of the parameters later. Both may add to `gradients`, each parameter in
+  // one of the two. Run in the same order of micro-batches as whole backwards, they give the same
+  // bits. The weights must be the same in both; where they are sharded the second gets undefined
+  // tensors, so what it needs of them it finds in `work`.
   //
   // A layer that does not say how to part them does everything in the first half.
   virtual Tensors backward_input(Weights weights,

@@ -60,6 +60,9 @@ class ModuleLayer final : public Layer {
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   const std::vector<Way>& ways() const override { return ways_; }
 
+  // The graph holds on to them, and so does the module.
+  bool takes_gathered_weights() const override { return false; }
+
   Tensors forward(Weights weights,
                   const Tensors& input,
                   const Pass& pass,
@@ -101,8 +104,8 @@ class ModuleLayer final : public Layer {
     return {has_input_gradient ? parts.back() : at::Tensor()};
   }
 
-  // Each half walks the graph as far as its own sources: what lies between a parameter and the output
-  // is gone through twice.
+  // Each half walks the graph as far as its own sources: what lies between a parameter and the
+  // output is gone through twice.
   Tensors backward_input(Weights weights,
                          Gradients,
                          const Tensors&,

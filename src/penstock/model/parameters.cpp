@@ -22,8 +22,8 @@ int64_t round_up(int64_t value) {
   return (value + kAlignElements - 1) / kAlignElements * kAlignElements;
 }
 
-// Box-Muller on Philox: block i of the parameter's stream gives elements 4i .. 4i+3. Writes elements
-// first .. first + count - 1 to `values`.
+// Box-Muller on Philox: block i of the parameter's stream gives elements 4i .. 4i+3. Writes
+// elements first .. first + count - 1 to `values`.
 void fill_normal(float* values,
                  int64_t first,
                  int64_t count,
@@ -76,8 +76,8 @@ void fill_fresh(
   }
 }
 
-// Fills elements of a parameter where they lie, `flat` from element `first` on: the same bits on every
-// device, and with little memory beside.
+// Fills elements of a parameter where they lie, `flat` from element `first` on: the same bits on
+// every device, and with little memory beside.
 void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at::Tensor& flat) {
   if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
     return fill_fresh(spec, seed, first, flat.numel(), flat.data_ptr<float>());
@@ -88,6 +88,20 @@ void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at
     const int64_t count = std::min(kAtOnce, flat.numel() - done);
     fill_fresh(spec, seed, first + done, count, staged.data_ptr<float>());
     flat.narrow(0, done, count).copy_(staged.narrow(0, 0, count));
+  }
+}
+
+}  // namespace
+
+namespace {
+
+void require_shardable(const Layer& layer, program::Shard shard) {
+  if (shard == program::Shard::Parameters && !layer.takes_gathered_weights()) {
+    throw ConfigError(
+        cat("layer ",
+            layer.name(),
+            " holds on to its weights, as LibTorch modules do, so that they cannot be "
+            "gathered for each use; plan.shard = \"gradients\" and less take it"));
   }
 }
 
@@ -114,6 +128,9 @@ Parameters::Parameters(const Chain& chain,
   place(chain.parameters(part));
   if (replicas_ > 1) {
     PENSTOCK_CHECK(!device.is_gpu(), "replicas on GPUs");
+    for (const int64_t layer : part.layers) {
+      require_shardable(chain.layer(layer), shard_);
+    }
     place_units(chain, part, replication);
   }
   allocate();
@@ -366,14 +383,16 @@ Tensors Parameters::unit_weights(int64_t number) const {
 }
 
 Tensors Parameters::weights_in_units(int64_t layer,
-                                     const std::function<const Tensors&(int64_t)>& find) const {
+                                     const std::function<const Tensors*(int64_t)>& find) const {
   Tensors weights;
   for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
     const Home& home = homes_[index];
     const ParameterSpec& spec = all_[index].spec;
-    weights.push_back(find(static_cast<int64_t>(home.unit))[home.range]
-                          .narrow(0, home.offset, spec.count())
-                          .view(spec.shape));
+    const Tensors* unit = find(static_cast<int64_t>(home.unit));
+    weights.push_back(
+        unit == nullptr
+            ? at::Tensor()
+            : (*unit)[home.range].narrow(0, home.offset, spec.count()).view(spec.shape));
   }
   return weights;
 }

@@ -2,8 +2,9 @@
 // compute precision, a copy of the weights in it. Each parameter is a view. Flat buffers make norm,
 // optimizer, sharding and saving single passes.
 //
-// Where a rank has replicas, they may divide this among themselves (docs/data_parallel.md): of what is
-// sharded a rank has only its pieces of each unit (units.h), one after the other, in buffers of its own.
+// Where a rank has replicas, they may divide this among themselves (docs/data_parallel.md): of what
+// is sharded a rank has only its pieces of each unit (units.h), one after the other, in buffers of
+// its own.
 #pragma once
 
 #include <functional>
@@ -82,8 +83,8 @@ class Parameters {
   Weights weights_of(int64_t layer) const { return layer_weights_[static_cast<size_t>(layer)]; }
   Gradients gradients_of(int64_t layer) { return layer_gradients_[static_cast<size_t>(layer)]; }
 
-  // What layers see of the weights, copied, so that they can be worked with when the weights have moved
-  // on; and the bytes of a copy.
+  // What layers see of the weights, copied, so that they can be worked with when the weights have
+  // moved on; and the bytes of a copy.
   Tensors copy_weights() const;
   static int64_t copy_bytes(const std::vector<ParameterSpec>& specs, at::ScalarType compute_type);
   // Of layer i, in a copy. Views: they hold no memory beside the copy's.
@@ -96,18 +97,18 @@ class Parameters {
   const UnitLayout& unit_layout(int64_t unit) const {
     return units_[static_cast<size_t>(unit)].layout;
   }
-  // Weights sharded: room for a whole unit as layers see it, a tensor for each of its ranges, with this
-  // rank's pieces filled in; the others' are to come from them. Else the unit where it lies.
+  // Weights sharded: room for a whole unit as layers see it, a tensor for each of its ranges, with
+  // this rank's pieces filled in; the others' are to come from them. Else the unit where it lies.
   Tensors unit_weights(int64_t unit) const;
-  // Of layer i, in units that are whole; `find` gives those. Views.
+  // Of layer i, in units that are whole; `find` gives those. Views; undefined where it gives none.
   Tensors weights_in_units(int64_t layer,
-                           const std::function<const Tensors&(int64_t unit)>& find) const;
+                           const std::function<const Tensors*(int64_t unit)>& find) const;
 
-  // The gradients of a unit, whole, where they are not sharded; those of parameters that several layers
-  // share are complete afterwards.
+  // The gradients of a unit, whole, where they are not sharded; those of parameters that several
+  // layers share are complete afterwards.
   at::Tensor unit_gradients(int64_t unit);
-  // Where they are sharded, a backward adds to buckets: one for each unit of its layer, flat, zero at
-  // first. Views of them as the layer wants them.
+  // Where they are sharded, a backward adds to buckets: one for each unit of its layer, flat, zero
+  // at first. Views of them as the layer wants them.
   at::Tensor make_bucket(int64_t unit) const;
   Tensors gradients_in_buckets(int64_t layer,
                                const std::function<const at::Tensor&(int64_t unit)>& find) const;
@@ -116,8 +117,8 @@ class Parameters {
 
   // On a GPU those that a product will overwrite are only marked as empty.
   void zero_gradients();
-  // To be called before gradients are read as a whole. Zeros those that nobody has written since, and
-  // adds up the shares of those that several layers have part in.
+  // To be called before gradients are read as a whole. Zeros those that nobody has written since,
+  // and adds up the shares of those that several layers have part in.
   void complete_gradients();
   // The buffers that layers add to, where they are whole: those of shared parameters apart.
   Tensors gradient_buffers() const;

@@ -1,6 +1,7 @@
 #include "penstock/model/units.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -73,11 +74,11 @@ std::vector<UnitSpec> make_units(const Chain& chain,
         continue;
       }
       if (const std::vector<int64_t>& layers = users.at(spec.name); layers.size() > 1) {
-        shared.push_back({spec.name, layers, {spec}});
+        shared.push_back({spec.name, layers, {}, {spec}});
         continue;
       }
       if (!is_open) {
-        units.push_back({name_of(chain, layer), {}, {}});
+        units.push_back({name_of(chain, layer), {}, {}, {}});
         is_open = true;
         bytes = 0;
       }
@@ -98,6 +99,14 @@ std::vector<UnitSpec> make_units(const Chain& chain,
     }
   }
   units.insert(units.end(), shared.begin(), shared.end());
+  for (UnitSpec& unit : units) {
+    std::copy_if(unit.layers.begin(),
+                 unit.layers.end(),
+                 std::back_inserter(unit.forward_only),
+                 [&](int64_t layer) {
+                   return layer < chain.size() && !chain.layer(layer).backward_needs_weights();
+                 });
+  }
   return units;
 }
 
@@ -158,8 +167,8 @@ RankElements count_elements(const Chain& chain,
     elements.weights += has_whole ? layout.elements : piece;
     elements.gradients += has_whole_gradients ? layout.elements : piece;
     elements.state += shard == Shard::None ? layout.elements : piece;
-    // A unit that several layers of the rank use is one that they share. Whole, that gradient stands by
-    // itself and is not rounded up.
+    // A unit that several layers of the rank use is one that they share. Whole, that gradient
+    // stands by itself and is not rounded up.
     if (unit.parameters.size() == 1 && users > 1) {
       elements.shared_gradients += has_whole_gradients ? unit.parameters[0].count() : piece;
     }

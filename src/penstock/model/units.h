@@ -1,5 +1,5 @@
-// How the replicas of a rank divide its parameters: into units, which are reduced and gathered at once,
-// and each unit into pieces, one for each replica.
+// How the replicas of a rank divide its parameters: into units, which are reduced and gathered at
+// once, and each unit into pieces, one for each replica.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,19 @@ namespace penstock::model {
 struct UnitSpec {
   std::string name;
   std::vector<int64_t> layers;            // that use it, ascending; chain.size(): the loss
+  std::vector<int64_t> forward_only;      // of them, those whose backward needs no weights
   std::vector<ParameterSpec> parameters;  // those that stay float32 last
 };
 
-// Of a chain whose stages begin with the layers `cuts` (and end with its size). Consecutive layers of a
-// stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A parameter that
-// several layers share is a unit by itself.
+// Of a chain whose stages begin with the layers `cuts` (and end with its size). Consecutive layers
+// of a stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A parameter
+// that several layers share is a unit by itself.
 std::vector<UnitSpec> make_units(const Chain& chain,
                                  const std::vector<int32_t>& cuts,
                                  int64_t least_bytes);
 
-// Elements of a unit that are handed to layers in one type, and where they are cut. Counts are from the
-// range's beginning.
+// Elements of a unit that are handed to layers in one type, and where they are cut. Counts are from
+// the range's beginning.
 struct UnitRange {
   int64_t first = 0;  // element of the unit
   int64_t count = 0;

@@ -129,8 +129,8 @@ class GpuOptimizer : public Optimizer {
   at::Tensor device_pieces_, device_groups_;
 
  private:
-  // Several ranks share the model, so the host must hear the squares of all: whether the step is taken
-  // is then decided there, alike at every rank.
+  // Several ranks share the model, so the host must hear the squares of all: whether the step is
+  // taken is then decided there, alike at every rank.
   void decide_with_others(const model::Parameters& parameters,
                           const UpdateSettings& settings,
                           gpu::Stream stream) {

@@ -42,8 +42,8 @@ comm::SignBlocks blocks_of(const model::Parameters& parameters) {
   return comm::SignBlocks(tensors);
 }
 
-// Where the server error of this replica's blocks is, and whose it is. Blocks of one parameter follow each
-// other without a gap but for its last.
+// Where the server error of this replica's blocks is, and whose it is. Blocks of one parameter
+// follow each other without a gap but for its last.
 std::vector<model::Segment> server_stretches(const model::Parameters& parameters,
                                              const comm::SignBlocks& blocks) {
   const auto own = blocks.of_rank(parameters.replica(), parameters.replicas());
@@ -202,9 +202,9 @@ int64_t num_pieces_of(int64_t count) {
 
 }  // namespace
 
-// The squares of the gradient cannot be had from those of the replicas' own, which are noisier. Sums with
-// random signs add up: the squares of their totals are the gradient's, on average. Other signs in every step,
-// so that no direction is always taken for longer than it is.
+// The squares of the gradient cannot be had from those of the replicas' own, which are noisier.
+// Sums with random signs add up: the squares of their totals are the gradient's, on average. Other
+// signs in every step, so that no direction is always taken for longer than it is.
 Squares OneBit::estimate_squares(const model::Parameters& parameters) {
   const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
   std::vector<double> own;

@@ -1,6 +1,6 @@
-// What the optimizers that send signs share: 1-bit Adam, 0/1 Adam and 1-bit LAMB. Replicas send each
-// other their momentum (0/1 Adam also gradients) as one bit an element and a scale for a few hundred;
-// what the bits leave out is kept and sent later. See docs/onebit.md. Internal to optim/.
+// What the optimizers that send signs share: 1-bit Adam, 0/1 Adam and 1-bit LAMB. Replicas send
+// each other their momentum (0/1 Adam also gradients) as one bit an element and a scale for a few
+// hundred; what the bits leave out is kept and sent later. See docs/onebit.md. Internal to optim/.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,8 @@ class OneBit : public Optimizer {
     float* mean_square;
     int64_t offset;  // into buffers that are laid out as segments are
   };
-  // Calls use(piece, number) for every segment in pieces of the same size whatever the threads and ranks;
-  // pieces are numbered by num_pieces().
+  // Calls use(piece, number) for every segment in pieces of the same size whatever the threads and
+  // ranks; pieces are numbered by num_pieces().
   template <typename Use>
   void for_each_piece(model::Parameters& parameters, const Use& use);
   static size_t num_pieces(const model::Parameters& parameters);
@@ -55,19 +55,21 @@ class OneBit : public Optimizer {
                      const kernels::AdamSettings& settings,
                      double gradient_scale);
 
-  // What this replica's own gradients are multiplied by, so that their mean over the replicas is the
-  // gradient: they are shares of a sum.
+  // What this replica's own gradients are multiplied by, so that their mean over the replicas is
+  // the gradient: they are shares of a sum.
   float own_scale(double gradient_scale) const;
 
-  // From this replica's values to the average as all replicas see it, to the bit. `values` are laid out as
-  // Parameter::offset says; dead ones become zero.
+  // From this replica's values to the average as all replicas see it, to the bit. `values` are laid
+  // out as Parameter::offset says; dead ones become zero.
   void average(model::Parameters& parameters, float* values);
 
-  // While the variance moves, a replica keeps the momentum of its segments. Before all of it is needed.
+  // While the variance moves, a replica keeps the momentum of its segments. Before all of it is
+  // needed.
   void complete_momentum(model::Parameters& parameters);
   void forget_errors();
 
-  // Of the gradient of this step before it is scaled; an estimate, of all of it, where it was not reduced.
+  // Of the gradient of this step before it is scaled; an estimate, of all of it, where it was not
+  // reduced.
   const Squares& squares() const { return squares_; }
 
   // Of all replicas, those of replica 0 first.

@@ -1,7 +1,7 @@
-// 1-bit LAMB (after Li et al., 2021): LAMB until the variance is known well enough. From then on the
-// replicas' momentum goes between them as signs, and what LAMB needs of a gradient in full precision is had
-// otherwise: inside a tensor the variance stays, its size follows the gradient's estimated norm, and trust
-// ratios divide by the mean norm of the updates before.
+// 1-bit LAMB (after Li et al., 2021): LAMB until the variance is known well enough. From then on
+// the replicas' momentum goes between them as signs, and what LAMB needs of a gradient in full
+// precision is had otherwise: inside a tensor the variance stays, its size follows the gradient's
+// estimated norm, and trust ratios divide by the mean norm of the updates before.
 #include <cmath>
 #include <numeric>
 
@@ -30,8 +30,8 @@ class OneBitLamb final : public FreezingOneBit {
   }
 
  private:
-  // Of each parameter: the mean norm of warm-up's updates; the sum of its variance when that froze; and
-  // what that would be now, a running mean of the gradient's square.
+  // Of each parameter: the mean norm of warm-up's updates; the sum of its variance when that froze;
+  // and what that would be now, a running mean of the gradient's square.
   static constexpr size_t kUpdateNorm = kNumBuffers, kFrozenSquare = kNumBuffers + 1,
                           kGradientSquare = kNumBuffers + 2;
 

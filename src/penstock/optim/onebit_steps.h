@@ -1,5 +1,5 @@
-// What the 1-bit optimizers do in which step: pure functions of the recipe and the number of the step,
-// so that a resumed run needs no more. Steps are counted from 1. See docs/onebit.md.
+// What the 1-bit optimizers do in which step: pure functions of the recipe and the number of the
+// step, so that a resumed run needs no more. Steps are counted from 1. See docs/onebit.md.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ int64_t freeze_step(const config::TrainOptions& train);
 
 // 0/1 Adam: the last step that may update the variance.
 int64_t var_freeze_step(const config::TrainOptions& train);
-// Whether step `step` updates the variance, from a gradient in full precision; and how many have done so up
-// to it. The first does; the steps between two updates double after every train.var_update_scaler of them.
+// Whether step `step` updates the variance, from a gradient in full precision; and how many have
+// done so up to it. The first does; the steps between two updates double after every
+// train.var_update_scaler of them.
 bool updates_variance(const config::TrainOptions& train, int64_t step);
 int64_t variance_updates(const config::TrainOptions& train, int64_t step);
-// Whether replicas have the same weights after the step: they meet in every step up to var_freeze_step, then
-// every 1, 2, 4, ... steps, up to train.local_step_clipper, doubled every train.local_step_scaler steps; and
-// in the last step of all.
+// Whether replicas have the same weights after the step: they meet in every step up to
+// var_freeze_step, then every 1, 2, 4, ... steps, up to train.local_step_clipper, doubled every
+// train.local_step_scaler steps; and in the last step of all.
 bool replicas_meet(const config::TrainOptions& train, int64_t step);
 
 }  // namespace penstock::optim

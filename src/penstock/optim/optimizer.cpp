@@ -163,8 +163,8 @@ class Lamb final : public Optimizer {
     update_ = at::zeros({lamb_update_elements(parameters)}, at::kFloat);
   }
 
-  // One tensor after the other where the rank has them whole. Where it has pieces, all at once, for the
-  // ratios need the other ranks'.
+  // One tensor after the other where the rank has them whole. Where it has pieces, all at once, for
+  // the ratios need the other ranks'.
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     const kernels::AdamSettings settings = adam_settings(train_, rate, ++steps_done_);
     const std::vector<model::Segment>& segments = parameters.segments();

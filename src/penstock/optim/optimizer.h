@@ -26,8 +26,8 @@ struct StateBuffer {
   at::Tensor flat;   // float32
   // Each replica has its own values, of all elements, laid out as Parameter::offset says.
   bool is_per_replica = false;
-  // Every replica has all elements, laid out as Parameter::offset says, whatever is sharded. Right are
-  // those of its segments; all are to be loaded.
+  // Every replica has all elements, laid out as Parameter::offset says, whatever is sharded. Right
+  // are those of its segments; all are to be loaded.
   bool is_whole = false;
   // One value for each parameter, in their order, the same at every replica.
   bool is_per_parameter = false;
@@ -36,8 +36,8 @@ struct StateBuffer {
   std::optional<std::vector<model::Segment>> stretches = std::nullopt;
 };
 
-// Sums of squares of parameters' gradients, in the order of the parameters; of sharded ones, those of
-// this rank's pieces.
+// Sums of squares of parameters' gradients, in the order of the parameters; of sharded ones, those
+// of this rank's pieces.
 using Squares = std::vector<ExactSum>;
 
 struct UpdateSettings {
@@ -59,8 +59,9 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // What a program's step does, once the gradients are complete: their norm, clipping, the step, the compute copies. On a GPU
-  // this only starts it; `updated` is right once the device has been waited for.
+  // What a program's step does, once the gradients are complete: their norm, clipping, the step,
+  // the compute copies. On a GPU this only starts it; `updated` is right once the device has been
+  // waited for.
   virtual void update(model::Parameters& parameters, const UpdateSettings& settings);
   virtual Updated updated();
 
@@ -68,15 +69,16 @@ class Optimizer {
   // leaves compute copies to Parameters::refresh_compute.
   virtual void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
 
-  // The ranks that have replicas of these parameters, for what an update needs of the other pieces of a
-  // tensor. To be called before the first step where there is more than one.
+  // The ranks that have replicas of these parameters, for what an update needs of the other pieces
+  // of a tensor. To be called before the first step where there is more than one.
   void set_replicas(comm::Group& group) { replicas_ = &group; }
 
-  // Whether the next update is to find gradients that were added up over the replicas. Else it gets this
-  // replica's own, whole, and does itself what the replicas need of each other (docs/onebit.md).
+  // Whether the next update is to find gradients that were added up over the replicas. Else it gets
+  // this replica's own, whole, and does itself what the replicas need of each other
+  // (docs/onebit.md).
   virtual bool wants_reduced_gradients() const { return true; }
-  // Whether all replicas have the same weights, as they do but for steps that each takes by itself. Only
-  // then can they be saved or compared.
+  // Whether all replicas have the same weights, as they do but for steps that each takes by itself.
+  // Only then can they be saved or compared.
   virtual bool replicas_agree() const { return true; }
   // What the last update sent to other replicas.
   virtual int64_t last_sent_bytes() const { return 0; }
@@ -103,8 +105,8 @@ int64_t lamb_update_elements(const model::Parameters& parameters);
 // Euclidean norm of a flat float32 buffer. The same bits for any number of threads.
 double flat_norm(const at::Tensor& flat);
 
-// Of each parameter's gradient; the same bits for any number of threads, whatever lies beside it, and
-// (added up over them) however many ranks have pieces of it.
+// Of each parameter's gradient; the same bits for any number of threads, whatever lies beside it,
+// and (added up over them) however many ranks have pieces of it.
 Squares gradient_squares(const model::Parameters& parameters);
 double weight_norm(const model::Parameters& parameters);  // of this rank's pieces
 double norm_of(const Squares& squares);

@@ -1,7 +1,7 @@
 // 0/1 Adam (Lu et al., 2022). First the variance is updated in some steps, from gradients in full
 // precision, and in the others gradients go between replicas as signs. Then the variance stays, and
-// replicas take steps by themselves; when they meet, what goes between them as signs is the mean momentum
-// that has moved each.
+// replicas take steps by themselves; when they meet, what goes between them as signs is the mean
+// momentum that has moved each.
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
@@ -96,7 +96,8 @@ class ZeroOneAdam final : public OneBit {
     }
   }
 
-  // Replicas come to one point. Where nothing has moved them their momentum is averaged all the same.
+  // Replicas come to one point. Where nothing has moved them their momentum is averaged all the
+  // same.
   void meet(model::Parameters& parameters, const kernels::AdamSettings& settings) {
     if (rate_sum_ == 0) {
       average(parameters, flat(kMean));

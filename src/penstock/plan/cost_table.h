@@ -47,8 +47,8 @@ struct LayerCost {
   std::vector<KeepCost> ways;       // at least one; the first keeps most
   int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
   // Backward as two halves: their seconds, and the bytes that the weight half needs from the end of
-  // the input half on. Negative: not known; then half of the way's backward_s each (or what the other
-  // leaves of it), and the bytes of the layer's input and of the gradient of its output.
+  // the input half on. Negative: not known; then half of the way's backward_s each (or what the
+  // other leaves of it), and the bytes of the layer's input and of the gradient of its output.
   double backward_input_s = -1, backward_weight_s = -1;
   int64_t weight_state_bytes = -1;
   int64_t weight_extra_bytes = 0;  // the weight half's peak above what was live before

@@ -52,7 +52,8 @@ class Cutter {
 
   std::vector<int32_t> run() const {
     const bool is_alone = ranks_ == stages_;
-    // First how far the limits must be exceeded (not at all, as a rule), then the fastest with that.
+    // First how far the limits must be exceeded (not at all, as a rule), then the fastest with
+    // that.
     const int64_t beyond = is_alone && !limits_.empty()
                                ? least_of<int64_t>([&](int32_t stage, int32_t first, int32_t end) {
                                    return beyond_limit(stage, costs_.of(stage, first, end).bytes);
@@ -141,7 +142,8 @@ class Cutter {
     return score;
   }
 
-  // Moves cuts by up to two layers as long as that helps: one, two that are far apart, or all between.
+  // Moves cuts by up to two layers as long as that helps: one, two that are far apart, or all
+  // between.
   void improve(std::vector<int32_t>& cuts) const {
     Score best = score(cuts);
     const auto is_better = [&](const std::vector<int32_t>& moved) {

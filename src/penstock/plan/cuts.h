@@ -47,9 +47,9 @@ class StageCosts {
 };
 
 // In the form of Pipeline::cuts: the slowest rank is as fast as can be within the limits. Where no
-// cuts keep all ranks within them, those that exceed them least. Exact with one stage for each rank;
-// with several, the slowest stage is made fast first, and cuts are moved layer by layer from there.
-// ConfigError where there are more stages than layers.
+// cuts keep all ranks within them, those that exceed them least. Exact with one stage for each
+// rank; with several, the slowest stage is made fast first, and cuts are moved layer by layer from
+// there. ConfigError where there are more stages than layers.
 std::vector<int32_t> choose_cuts(const CostTable& table, int32_t stages, const CutRequest& request);
 
 // ConfigError where there are more stages than layers.

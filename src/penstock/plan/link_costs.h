@@ -1,5 +1,5 @@
-// What a collective between ranks costs: for each algorithm a latency of each step and a bandwidth, as
-// 'penstock bench allreduce' measures them and writes them to a JSON file (docs/collectives.md).
+// What a collective between ranks costs: for each algorithm a latency of each step and a bandwidth,
+// as 'penstock bench allreduce' measures them and writes them to a JSON file (docs/collectives.md).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace penstock::plan {
 
-// Seconds = latency_s * steps + bytes / bytes_per_s, with the steps of the algorithm and the bytes that
-// its busiest rank sends (comm/collective_traffic.h).
+// Seconds = latency_s * steps + bytes / bytes_per_s, with the steps of the algorithm and the bytes
+// that its busiest rank sends (comm/collective_traffic.h).
 struct CollectiveCost {
   double latency_s = 0;
   double bytes_per_s = 1;

@@ -10,8 +10,9 @@
 
 namespace penstock::plan {
 
-// What one micro-batch does at one stage: first a sweep that leaves what is held, later the way back
-// from there. `backward` of the last stage begins with the loss. Layers are those of the chain.
+// What one micro-batch does at one stage: first a sweep that leaves what is held, later the way
+// back from there. `backward` of the last stage begins with the loss. Layers are those of the
+// chain.
 struct StageOperations {
   Operations forward;
   Operations backward;
@@ -45,7 +46,8 @@ std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table
                                                           const std::vector<int32_t>& cuts,
                                                           int32_t micro_batches);
 
-// residents: of each rank. limit_bytes: of every rank; 0: none. Micro-batches are those of the schedule.
+// residents: of each rank. limit_bytes: of every rank; 0: none. Micro-batches are those of the
+// schedule.
 program::Program lower_pipeline(const CostTable& table,
                                 const Pipeline& pipeline,
                                 const std::vector<std::vector<program::Resident>>& residents,

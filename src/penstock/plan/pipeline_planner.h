@@ -42,8 +42,8 @@ struct PipelineResult {
   std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do
   std::vector<std::string> binding;  // of each rank: the instruction that holds most
   int64_t recomputed_forwards = 0;
-  // With replicas: what the rank that sends most sends them in a step, and how much of it because weights
-  // are gathered for every use and not once.
+  // With replicas: what the rank that sends most sends them in a step, and how much of it because
+  // weights are gathered for every use and not once.
   int64_t sent_bytes = 0;
   int64_t gathered_again_bytes = 0;
 

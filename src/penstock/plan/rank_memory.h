@@ -1,8 +1,8 @@
 // What a rank of a pipeline holds at each of its turns, for any choice of operations.
 //
-// Beside what the micro-batches hold of their own (StageUse) there are: inputs and targets that wait
-// for their first turn; what was sent last over each boundary, which may still be on its way; and what
-// waits for the next stage where that is on the same rank.
+// Beside what the micro-batches hold of their own (StageUse) there are: inputs and targets that
+// wait for their first turn; what was sent last over each boundary, which may still be on its way;
+// and what waits for the next stage where that is on the same rank.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class RankMemory {
     int64_t bytes = 0;
     int32_t turn = -1;
   };
-  // use_of(item) is a StageUse. The first of the highest turns; or, with a limit, the first beyond it.
+  // use_of(item) is a StageUse. The first of the highest turns; or, with a limit, the first beyond
+  // it.
   template <typename UseOf>
   Peak peak(const UseOf& use_of, int64_t limit_bytes = std::numeric_limits<int64_t>::max()) const;
   // Items that hold bytes at a turn, the running one included.

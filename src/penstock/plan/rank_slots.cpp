@@ -91,8 +91,8 @@ std::vector<int64_t> RankSlots::levels(size_t most) const {
   return list;
 }
 
-// Of those whose phases need no more than `level` beside what they hold, the best for what they hold,
-// the best of all first.
+// Of those whose phases need no more than `level` beside what they hold, the best for what they
+// hold, the best of all first.
 std::vector<int32_t> RankSlots::choices_within(int32_t stage,
                                                int64_t level,
                                                const Worth& worth) const {
@@ -169,8 +169,9 @@ std::optional<RankSlots::Assignment> RankSlots::fill_slots(int64_t limit_bytes,
   return best;
 }
 
-// Where all micro-batches are in flight at once, each backward finds only those after it still there.
-// So they are chosen from the last to the first, with `forward_level` bytes left free for forwards.
+// Where all micro-batches are in flight at once, each backward finds only those after it still
+// there. So they are chosen from the last to the first, with `forward_level` bytes left free for
+// forwards.
 std::optional<RankSlots::Assignment> RankSlots::fill_from_the_end(
     int64_t limit_bytes, int64_t forward_level, const std::vector<Worth>& worth) const {
   const size_t count = memory_.items().size();
@@ -281,8 +282,8 @@ RankSlots::Assignment RankSlots::uniform(const std::vector<int32_t>& by_stage) c
   return assignment;
 }
 
-// From the fastest choices to those that hold least, each time by the step that costs least seconds for
-// the bytes that it frees.
+// From the fastest choices to those that hold least, each time by the step that costs least seconds
+// for the bytes that it frees.
 template <typename Visit>
 void RankSlots::walk_down(const std::vector<std::vector<int32_t>>& lists,
                           const Visit& visit) const {
@@ -315,8 +316,8 @@ void RankSlots::walk_down(const std::vector<std::vector<int32_t>>& lists,
   }
 }
 
-// One choice for every stage of the rank: all of them where there is one stage; else, for each level of
-// free bytes, on a walk from the fastest to the smallest.
+// One choice for every stage of the rank: all of them where there is one stage; else, for each
+// level of free bytes, on a walk from the fastest to the smallest.
 template <typename Visit>
 void RankSlots::for_all_uniform(const Visit& visit) const {
   if (memory_.stages().size() == 1) {
@@ -361,8 +362,8 @@ RankSlots::Least RankSlots::least_uniform() const {
   return least;
 }
 
-// From the best with one choice per stage: as long as another choice of one micro-batch at the highest
-// turn lowers that turn and raises none to it.
+// From the best with one choice per stage: as long as another choice of one micro-batch at the
+// highest turn lowers that turn and raises none to it.
 RankSlots::Least RankSlots::least() const {
   Least least = least_uniform();
   const auto lower = [&] {

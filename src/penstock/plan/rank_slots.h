@@ -1,5 +1,6 @@
-// Which operations each micro-batch of one rank takes, within the rank's bytes. Ranks share no memory,
-// so each is solved alone; what its micro-batches' seconds are worth to the step comes from outside.
+// Which operations each micro-batch of one rank takes, within the rank's bytes. Ranks share no
+// memory, so each is solved alone; what its micro-batches' seconds are worth to the step comes from
+// outside.
 #pragma once
 
 #include <cstdint>

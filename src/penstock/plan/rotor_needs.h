@@ -81,7 +81,8 @@ struct Needs {
   }
 };
 
-// Peak of running layers i .. j-1 without keeping, with `held` bytes beside x_i, which is not counted.
+// Peak of running layers i .. j-1 without keeping, with `held` bytes beside x_i, which is not
+// counted.
 class SweepPeak {
  public:
   SweepPeak(const Needs& needs, int32_t i, int64_t held)

@@ -57,9 +57,9 @@ void renumber_values(RankProgram& rank) {
   rank.values = std::move(values);
 }
 
-// The list of one rank of the pipeline, which becomes that of all replicas of the rank. It is taken as
-// work at layers (forward, loss, backward and its halves) with gaps between: gap i is before work i, the
-// last one after all work.
+// The list of one rank of the pipeline, which becomes that of all replicas of the rank. It is taken
+// as work at layers (forward, loss, backward and its halves) with gaps between: gap i is before
+// work i, the last one after all work.
 class StageSharding {
  public:
   StageSharding(const program::Program& pipeline,
@@ -129,11 +129,20 @@ class StageSharding {
     return static_cast<ValueId>(after_.values.size() - 1);
   }
 
-  // Indices of work that uses weights.
+  // Whose weights it needs.
+  std::vector<int32_t> weights_of(const Instruction& work) const {
+    std::vector<int32_t> units = units_of(work);
+    std::erase_if(units, [&](int32_t unit) {
+      return !cost(unit).unit.has_weights_for(work.op, layer_of(work));
+    });
+    return units;
+  }
+
+  // Indices of work that needs weights.
   std::vector<size_t> find_uses() const {
     std::vector<size_t> uses;
     for (size_t i = 0; i < work_.size(); ++i) {
-      if (work_[i].op != Op::BackwardWeight && !units_of(work_[i]).empty()) {
+      if (!weights_of(work_[i]).empty()) {
         uses.push_back(i);
       }
     }
@@ -153,13 +162,13 @@ class StageSharding {
     const std::vector<size_t> uses = find_uses();
     std::map<int32_t, size_t> last_use;  // of each unit
     for (const size_t use : uses) {
-      for (const int32_t unit : units_of(work_[use])) {
+      for (const int32_t unit : weights_of(work_[use])) {
         last_use[unit] = use;
       }
     }
     std::map<int32_t, ValueId> gathered;  // live, by unit
     const auto gather = [&](size_t gap, const Instruction& use) {
-      for (const int32_t unit : units_of(use)) {
+      for (const int32_t unit : weights_of(use)) {
         if (!gathered.contains(unit)) {
           gathered[unit] = add_gather(gaps_[gap], unit, use.micro_batch);
         }
@@ -173,11 +182,11 @@ class StageSharding {
       if (is_ahead) {
         gather(uses[i], work_[uses[i + 1]]);
       }
-      for (const int32_t unit : units_of(use)) {
+      for (const int32_t unit : weights_of(use)) {
         use.reads.push_back(gathered.at(unit));
         const bool stays = sharding_.keeps_gathered
                                ? last_use.at(unit) > uses[i]
-                               : is_ahead && has(units_of(work_[uses[i + 1]]), unit);
+                               : is_ahead && has(weights_of(work_[uses[i + 1]]), unit);
         if (!stays) {
           use.frees.push_back(gathered.at(unit));
           gathered.erase(unit);

@@ -1,6 +1,6 @@
-// From the program of a pipeline, or of one rank, to that of its replicas: gathers and reduces are put
-// in where the list calls for them. Data parallelism and the sharding of optimizer state, gradients and
-// parameters differ in nothing else.
+// From the program of a pipeline, or of one rank, to that of its replicas: gathers and reduces are
+// put in where the list calls for them. Data parallelism and the sharding of optimizer state,
+// gradients and parameters differ in nothing else.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ struct Sharding {
   int32_t replicas = 1;
   program::Shard shard = program::Shard::None;
   std::vector<UnitCost> units;  // becomes the program's, in this order
-  // Shard::Parameters: a unit is gathered once in a step and kept until its last use there, instead of
-  // once for each use.
+  // Shard::Parameters: a unit is gathered once in a step and kept until its last use there, instead
+  // of once for each use.
   bool keeps_gathered = false;
-  // Of each rank of the result, for pieces may differ in size; the replicas of a stage follow each other.
+  // Of each rank of the result, for pieces may differ in size; the replicas of a stage follow each
+  // other.
   std::vector<std::vector<program::Resident>> residents;
 };
 
@@ -35,30 +36,31 @@ std::vector<std::vector<int32_t>> units_by_layer(const Sharding& sharding, int32
 
 // `pipeline` has one replica and one update. With one replica nothing but the residents changes.
 //
-// Gradients that are resident are reduced right after their last contribution. Others go into buckets: a
-// bucket is reduced when it is complete, while the rank's next work at a layer goes on, and dropped after
-// that. Sharded parameters are gathered one use ahead and freed by the instruction that uses them, unless
-// the next use wants them too. Neither buckets nor gathered weights outlast work at a layer that is
-// not the same or a neighbour: where the list jumps (to a layer that is computed again, or to another
-// micro-batch), a rank waits for its reduce, drops the bucket, and gathers for what comes. So what a layer
-// finds of others' is of its neighbours, which is what with_sharding() counts.
+// Gradients that are resident are reduced right after their last contribution. Others go into
+// buckets: a bucket is reduced when it is complete, while the rank's next work at a layer goes on,
+// and dropped after that. Sharded parameters are gathered one use ahead and freed by the
+// instruction that uses them, unless the next use wants them too. Neither buckets nor gathered
+// weights outlast work at a layer that is not the same or a neighbour: where the list jumps (to a
+// layer that is computed again, or to another micro-batch), a rank waits for its reduce, drops the
+// bucket, and gathers for what comes. So what a layer finds of others' is of its neighbours, which
+// is what with_sharding() counts.
 program::Program shard(const program::Program& pipeline, const Sharding& sharding);
 
-// The same program for steps that do themselves what replicas need of each other's gradients: without
-// reduces. Only where gradients are whole.
+// The same program for steps that do themselves what replicas need of each other's gradients:
+// without reduces. Only where gradients are whole.
 program::Program without_reduces(program::Program program);
 
-// What the rank that sends most sends to its replicas in a step, by an algorithm that sends no more than
-// it must; and the part of it that gathers beyond the first of each unit are.
+// What the rank that sends most sends to its replicas in a step, by an algorithm that sends no more
+// than it must; and the part of it that gathers beyond the first of each unit are.
 struct SentBytes {
   int64_t all = 0;
   int64_t gathered_again = 0;
 };
 SentBytes count_sent(const program::Program& program, const Sharding& sharding);
 
-// The table with what sharding adds to each layer, at most: planned for it, a pipeline's sharded program
-// holds no more than was planned. Residents are left as they are. rank_of: of each layer, then of the loss;
-// empty: one rank has them all.
+// The table with what sharding adds to each layer, at most: planned for it, a pipeline's sharded
+// program holds no more than was planned. Residents are left as they are. rank_of: of each layer,
+// then of the loss; empty: one rank has them all.
 CostTable with_sharding(const CostTable& table,
                         const Sharding& sharding,
                         const std::vector<int32_t>& rank_of = {});

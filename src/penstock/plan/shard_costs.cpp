@@ -20,7 +20,9 @@ class Additions {
     return left_buckets(layer) + weights_beside(layer);
   }
   // A backward, or the loss, makes buckets too.
-  int64_t to_backward(int32_t layer) const { return to_forward(layer) + buckets(layer); }
+  int64_t to_backward(int32_t layer, program::Op op) const {
+    return buckets(layer) + (needs_weights(layer, op) ? to_forward(layer) : to_weight_half(layer));
+  }
   // Those that an input half makes stay until the weight half has ended.
   int64_t buckets(int32_t layer) const {
     const bool has_buckets =
@@ -40,6 +42,13 @@ class Additions {
       all += sharding_.units[static_cast<size_t>(unit)].*bytes;
     }
     return all;
+  }
+
+  bool needs_weights(int32_t layer, program::Op op) const {
+    const std::vector<int32_t>& units = units_of_[static_cast<size_t>(layer)];
+    return std::any_of(units.begin(), units.end(), [&](int32_t unit) {
+      return sharding_.units[static_cast<size_t>(unit)].unit.has_weights_for(op, layer);
+    });
   }
 
   int64_t left_buckets(int32_t layer) const {
@@ -107,12 +116,12 @@ CostTable with_sharding(const CostTable& table,
       KeepCost& way = layer.ways[w];
       way.forward_extra_bytes += additions.to_forward(i);
       way.recompute_extra_bytes += additions.to_forward(i);
-      way.backward_extra_bytes += additions.to_backward(i);
-      way.backward_input_extra_bytes =
-          before.input_half_extra_bytes(before.ways[w]) + additions.to_backward(i);
+      way.backward_extra_bytes += additions.to_backward(i, program::Op::Backward);
+      way.backward_input_extra_bytes = before.input_half_extra_bytes(before.ways[w]) +
+                                       additions.to_backward(i, program::Op::BackwardInput);
     }
   }
-  result.loss.extra_bytes += additions.to_backward(loss_index);
+  result.loss.extra_bytes += additions.to_backward(loss_index, program::Op::Loss);
   return result;
 }
 

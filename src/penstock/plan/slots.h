@@ -1,5 +1,5 @@
-// Recomputation in a pipeline: which operations every micro-batch takes at every stage, so that each
-// rank stays within its bytes and the step is short. docs/rotor.md, "In a pipeline".
+// Recomputation in a pipeline: which operations every micro-batch takes at every stage, so that
+// each rank stays within its bytes and the step is short. docs/rotor.md, "In a pipeline".
 #pragma once
 
 #include <cstdint>

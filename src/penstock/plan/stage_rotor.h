@@ -1,5 +1,5 @@
-// ROTOR for one stage of a pipeline. A micro-batch comes to a stage twice: its forward leaves what is
-// held while it waits, its backward starts from there. docs/rotor.md has the recurrence.
+// ROTOR for one stage of a pipeline. A micro-batch comes to a stage twice: its forward leaves what
+// is held while it waits, its backward starts from there. docs/rotor.md has the recurrence.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class StageRotor {
   // levels of memory are not told apart, never to the cost of the limit.
   std::optional<StageChoice> fastest(const StageRoom& room) const;
 
-  // All that are worth a thought: faster than any other with as little held and as low peaks, in all
-  // or from the gradient's arrival on. In the order of their seconds.
+  // All that are worth a thought: faster than any other with as little held and as low peaks, in
+  // all or from the gradient's arrival on. In the order of their seconds.
   std::vector<StageChoice> choices() const;
 
  private:

@@ -9,8 +9,8 @@ namespace penstock::plan {
 
 namespace {
 
-// Values are made and read in the order of the operations, and freed by the step that uses them last;
-// what nobody here reads (it is sent) by the one that makes it.
+// Values are made and read in the order of the operations, and freed by the step that uses them
+// last; what nobody here reads (it is sent) by the one that makes it.
 class Replay {
  public:
   Replay(const CostTable& table, int32_t first, int32_t end, bool splits)

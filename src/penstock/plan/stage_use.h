@@ -9,9 +9,10 @@
 
 namespace penstock::plan {
 
-// Bytes are the micro-batch's own at this stage: its input counts from the beginning of the forward,
-// its targets likewise at the last stage, an arriving gradient from the beginning of the backward.
-// What is sent on is no longer its own when the phase has ended, unless backward needs it.
+// Bytes are the micro-batch's own at this stage: its input counts from the beginning of the
+// forward, its targets likewise at the last stage, an arriving gradient from the beginning of the
+// backward. What is sent on is no longer its own when the phase has ended, unless backward needs
+// it.
 struct StageUse {
   int64_t forward_peak = 0;
   int64_t held = 0;  // between forward and backward

@@ -1,5 +1,5 @@
-// The seconds of a pipeline's step from those of its turns, and which turns they hang on. Built once
-// for a schedule and run for many assignments; schedule/clock.h is the plain form.
+// The seconds of a pipeline's step from those of its turns, and which turns they hang on. Built
+// once for a schedule and run for many assignments; schedule/clock.h is the plain form.
 #pragma once
 
 #include <cstdint>

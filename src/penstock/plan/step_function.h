@@ -17,8 +17,8 @@ class StepFunction {
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   StepFunction() = default;  // infinite everywhere
-  // Of all candidates the least at every point; of more than `most_points` steps only those are kept
-  // that lose least, never more than the truth. The first and the last stay.
+  // Of all candidates the least at every point; of more than `most_points` steps only those are
+  // kept that lose least, never more than the truth. The first and the last stay.
   static StepFunction least_of(std::vector<Point>& candidates, size_t most_points);
 
   double at(int64_t bytes) const;

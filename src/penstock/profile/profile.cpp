@@ -404,8 +404,8 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
   const WayMeasured& way = measured.ways[static_cast<size_t>(index)];
   const model::Way& named = layer.ways()[static_cast<size_t>(index)];
   const int64_t output = held_bytes(measured.output.bytes());
-  // A layer may hand its input on as its output; and a forward that went over the limit left nothing
-  // to count, so what it wanted stands for it.
+  // A layer may hand its input on as its output; and a forward that went over the limit left
+  // nothing to count, so what it wanted stands for it.
   const bool has_run = !way.forward.timings.is_empty();
   const int64_t left = has_run ? way.forward.left_bytes : way.forward.working_bytes;
   const int64_t saved = std::max(left, output);

@@ -22,8 +22,8 @@ struct ProfileOptions {
   int most_rounds = 40;
   double most_seconds = 20;  // no further round after these, once there were least_rounds
   double stable = 0.01;      // a median is stable when its error is this share of it
-  // GPU: rounds for these seconds come first and do not count. A GPU at work falls to the clock that
-  // its power limit allows, and a step runs at that clock.
+  // GPU: rounds for these seconds come first and do not count. A GPU at work falls to the clock
+  // that its power limit allows, and a step runs at that clock.
   double warm_seconds = 3;
 
   // The optimizer's step, to be timed as it is. Nothing: left out of the table.
@@ -32,18 +32,19 @@ struct ProfileOptions {
   std::function<void(int, int)> on_round = nullptr;
 };
 
-// `inputs` and `targets` are one micro-batch. Holds what the layer at hand needs and one activation.
-// Where the account has a limit, a way of keeping that breaks it is given bytes beyond the limit and
-// guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C. Leaves rubbish in
-// the parameters' gradients. Residents and description are left to the caller, who knows them.
+// `inputs` and `targets` are one micro-batch. Holds what the layer at hand needs and one
+// activation. Where the account has a limit, a way of keeping that breaks it is given bytes beyond
+// the limit and guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C.
+// Leaves rubbish in the parameters' gradients. Residents and description are left to the caller,
+// who knows them.
 plan::CostTable measure(const model::Chain& chain,
                         model::Parameters& parameters,
                         const at::Tensor& inputs,
                         const at::Tensor& targets,
                         const ProfileOptions& options);
 
-// Bytes as the layers' shapes give them, without running anything: no seconds, no transients. Enough
-// for a program that is under no limit.
+// Bytes as the layers' shapes give them, without running anything: no seconds, no transients.
+// Enough for a program that is under no limit.
 plan::CostTable sizes_of(const model::Chain& chain,
                          const model::Parameters& parameters,
                          const at::Tensor& inputs,

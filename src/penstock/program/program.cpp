@@ -110,6 +110,19 @@ bool is_of_a_unit(ValueKind kind) {
   return kind == ValueKind::Gathered || kind == ValueKind::Bucket || kind == ValueKind::Reduced;
 }
 
+bool Unit::has_weights_for(Op op, int32_t layer) const {
+  switch (op) {
+    case Op::Forward:
+    case Op::Loss:
+      return true;
+    case Op::Backward:
+    case Op::BackwardInput:
+      return !std::binary_search(forward_only.begin(), forward_only.end(), layer);
+    default:
+      return false;
+  }
+}
+
 std::string_view shard_name(Shard shard) {
   switch (shard) {
     case Shard::None:

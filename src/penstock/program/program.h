@@ -1,13 +1,15 @@
 // The training step, spelled out: one instruction list per rank. Planners write it; verify,
 // simulate, the executor and the painter read it. Ranks begin a step together, and none begins its
-// optimizer's step before all have reached theirs. The program of an asynchronous pipeline has several
-// updates of the weights, each rank's when it comes to it. Replicas run the same layers with micro-batches
-// of their own, and add up their gradients. docs/program.md gives the meaning of every field.
+// optimizer's step before all have reached theirs. The program of an asynchronous pipeline has
+// several updates of the weights, each rank's when it comes to it. Replicas run the same layers
+// with micro-batches of their own, and add up their gradients. docs/program.md gives the meaning of
+// every field.
 //
-// Nothing here knows a tensor. A value is made once, by one instruction (or given at the start), and
-// freed once; a recomputed activation is a new value.
+// Nothing here knows a tensor. A value is made once, by one instruction (or given at the start),
+// and freed once; a recomputed activation is a new value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -110,8 +112,11 @@ struct Resident {
 
 int64_t bytes_of(const std::vector<Resident>& residents);
 
-// What is cut into pieces of which each replica has one. A gradient that is resident is there whole.
+// What is cut into pieces of which each replica has one. A gradient that is resident is there
+// whole.
 enum class Shard { None, Optimizer, Gradients, Parameters };
+inline constexpr std::array kShards = {
+    Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
 
 std::string_view shard_name(Shard shard);  // "none", "optimizer", "gradients", "parameters"
 
@@ -119,7 +124,10 @@ std::string_view shard_name(Shard shard);  // "none", "optimizer", "gradients", 
 struct Unit {
   std::string name;
   std::vector<int32_t> layers;  // that have parameters in it, ascending; loss_index(): the loss
+  std::vector<int32_t> forward_only = {};  // of them, those whose backward needs no weights
 
+  // Whether work at a layer of it needs its weights.
+  bool has_weights_for(Op op, int32_t layer) const;
   bool operator==(const Unit&) const = default;
 };
 
@@ -142,16 +150,16 @@ struct Program {
   bool mixes_weights = false;  // a backward may work with other weights than its forward
   int32_t replicas = 1;        // of every stage; each runs all micro-batches, of samples of its own
   Shard shard = Shard::None;
-  // The step itself does what replicas need of each other's gradients, which are resident: there are no
-  // reduces.
+  // The step itself does what replicas need of each other's gradients, which are resident: there
+  // are no reduces.
   bool step_reduces = false;
   std::vector<Unit> units;         // none where there is one replica
   std::vector<RankProgram> ranks;  // the replicas of a stage follow each other
 
   int32_t stage_of(int32_t rank) const { return rank / replicas; }
   int32_t replica_of(int32_t rank) const { return rank % replicas; }
-  // Whether gradients are resident, to be reduced once when all are there; else each micro-batch's go
-  // into buckets of their own.
+  // Whether gradients are resident, to be reduced once when all are there; else each micro-batch's
+  // go into buckets of their own.
   bool keeps_gradients() const { return shard == Shard::None || shard == Shard::Optimizer; }
   int32_t loss_index() const { return static_cast<int32_t>(layers.size()); }
   int32_t update_of(int32_t micro_batch) const { return micro_batch / (micro_batches / updates); }
@@ -166,8 +174,8 @@ bool is_transfer(Op op);          // a send or a receive
 bool is_collective(Op op);        // a gather or a reduce
 bool is_of_a_unit(ValueKind kind);
 
-// The values of one kind and layer that go from one rank to another are a channel: they are sent and
-// received in the same order.
+// The values of one kind and layer that go from one rank to another are a channel: they are sent
+// and received in the same order.
 struct Channel {
   int32_t from = 0, to = 0;
   ValueKind kind = ValueKind::Activation;

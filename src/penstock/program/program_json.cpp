@@ -103,8 +103,13 @@ std::string print(const Program& program) {
                                         program.mixes_weights ? "true" : "false");
   std::vector<std::string> units;
   for (const Unit& unit : program.units) {
-    units.push_back(cat(
-        "{\"name\":", spell_text(unit.name), ",\"layers\":[", join(spell_layers(unit), ","), "]}"));
+    units.push_back(cat("{\"name\":",
+                        spell_text(unit.name),
+                        ",\"layers\":[",
+                        join(spell_layers(unit.layers), ","),
+                        unit.forward_only.empty() ? "" : "],\"forward\":[",
+                        join(spell_layers(unit.forward_only), ","),
+                        "]}"));
   }
   const std::string replicas = !has_replicas(program)
                                    ? ""
@@ -209,12 +214,19 @@ class JsonParser {
 
   void read_unit(const json& unit) {
     require(unit.is_object(), "a unit", unit, "an object");
-    check_keys("a unit", unit, {"name", "layers"});
-    std::vector<std::string> layers;
-    for (const json& layer : list("layers", member(unit, "layers"))) {
-      layers.push_back(number("an item of layers", layer));
+    check_keys("a unit", unit, {"name", "layers", "forward"});
+    reader_.read_unit(
+        text("name", member(unit, "name")),
+        numbers("layers", unit),
+        unit.contains("forward") ? numbers("forward", unit) : std::vector<std::string>());
+  }
+
+  std::vector<std::string> numbers(const char* key, const json& object) const {
+    std::vector<std::string> items;
+    for (const json& item : list(key, member(object, key))) {
+      items.push_back(number(cat("an item of ", key), item));
     }
-    reader_.read_unit(text("name", member(unit, "name")), layers);
+    return items;
   }
 
   void read_rank(const json& rank, size_t number_of_rank) {

@@ -91,10 +91,8 @@ void ProgramReader::read_replicas(std::string_view number,
                                   bool step_reduces) {
   program_.replicas = count("replicas", number, 1);
   program_.step_reduces = step_reduces;
-  constexpr std::array shards = {
-      Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
   std::vector<std::string> known;
-  for (const Shard one : shards) {
+  for (const Shard one : kShards) {
     if (shard_name(one) == shard) {
       program_.shard = one;
       return;
@@ -104,17 +102,22 @@ void ProgramReader::read_replicas(std::string_view number,
   fail_unknown("shard", shard, known);
 }
 
-void ProgramReader::read_unit(const std::string& name, const std::vector<std::string>& layers) {
-  Unit unit{name, {}};
-  for (const std::string& word : layers) {
-    const int32_t layer = count("layer", word);
-    check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
-    if (!unit.layers.empty() && layer <= unit.layers.back()) {
-      fail(cat("layer ", layer, " comes after ", unit.layers.back(), "; a unit's layers count up"));
+void ProgramReader::read_unit(const std::string& name,
+                              const std::vector<std::string>& layers,
+                              const std::vector<std::string>& forward_only) {
+  const auto read = [&](const std::vector<std::string>& words) {
+    std::vector<int32_t> numbers;
+    for (const std::string& word : words) {
+      const int32_t layer = count("layer", word);
+      check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
+      if (!numbers.empty() && layer <= numbers.back()) {
+        fail(cat("layer ", layer, " comes after ", numbers.back(), "; a unit's layers count up"));
+      }
+      numbers.push_back(layer);
     }
-    unit.layers.push_back(layer);
-  }
-  program_.units.push_back(std::move(unit));
+    return numbers;
+  };
+  program_.units.push_back({name, read(layers), read(forward_only)});
 }
 
 void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& ways) {

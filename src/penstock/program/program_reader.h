@@ -50,7 +50,9 @@ class ProgramReader {
   void read_updates(std::string_view number, bool mixes_weights);  // after the micro-batches
   void read_replicas(std::string_view number, std::string_view shard, bool step_reduces);
   void read_layer(const std::string& name, const std::vector<std::string>& ways);
-  void read_unit(const std::string& name, const std::vector<std::string>& layers);  // after layers
+  void read_unit(const std::string& name,
+                 const std::vector<std::string>& layers,
+                 const std::vector<std::string>& forward_only);  // after layers
   void read_rank(std::string_view limit);
   void read_resident(const std::string& name, std::string_view size);
   void read_given(std::string_view size);
@@ -112,7 +114,7 @@ class ProgramReader {
 bool has_replicas(const Program& program);  // and says so in a file
 std::string spell_limit(int64_t limit_bytes);
 std::vector<std::string> spell_ways(const LayerInfo& layer);
-std::vector<std::string> spell_layers(const Unit& unit);
+std::vector<std::string> spell_layers(const std::vector<int32_t>& layers);
 std::vector<std::string> spell_given(const RankProgram& rank,
                                      const std::vector<std::string>& value_names);
 std::vector<Field> spell_fields(const Program& program,

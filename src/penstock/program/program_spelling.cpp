@@ -111,9 +111,9 @@ std::vector<std::string> spell_ways(const LayerInfo& layer) {
   return words;
 }
 
-std::vector<std::string> spell_layers(const Unit& unit) {
+std::vector<std::string> spell_layers(const std::vector<int32_t>& layers) {
   std::vector<std::string> words;
-  for (const int32_t layer : unit.layers) {
+  for (const int32_t layer : layers) {
     words.push_back(std::to_string(layer));
   }
   return words;

@@ -61,7 +61,11 @@ std::string print(const Program& program) {
   for (size_t i = 0; i < program.units.size(); ++i) {
     const Unit& unit = program.units[i];
     out += cat("unit ", i, " ", spell_text(unit.name));
-    out += cat(" layers=", print_list(spell_layers(unit)), "\n");
+    out += cat(" layers=", print_list(spell_layers(unit.layers)));
+    if (!unit.forward_only.empty()) {
+      out += cat(" forward=", print_list(spell_layers(unit.forward_only)));
+    }
+    out += "\n";
   }
   for (size_t i = 0; i < program.ranks.size(); ++i) {
     const RankProgram& rank = program.ranks[i];
@@ -250,10 +254,15 @@ class TextParser {
 
   void read_unit(const Words& words) {
     constexpr const char* example = "unit 0 \"name\" layers=0,1";
-    require_form(words, "wwqw", example);
+    const bool has_more = words.size() == 5;
+    require_form(words, has_more ? "wwqww" : "wwqw", example);
     advance("unit", part_ == Part::Layers || part_ == Part::Units, Part::Units);
     reader_.check_number("unit", words[1], reader_.program().units.size());
-    reader_.read_unit(unquote(words[2]), split_list(option(words[3], "layers", example)));
+    constexpr const char* longer = "unit 0 \"name\" layers=0,1 forward=0";
+    reader_.read_unit(
+        unquote(words[2]),
+        split_list(option(words[3], "layers", example)),
+        has_more ? split_list(option(words[4], "forward", longer)) : std::vector<std::string>());
   }
 
   void read_layer(const Words& words) {

@@ -1,5 +1,5 @@
-// The lives of a rank's values, as verify() walks its list: who made each, whether it is gone, and how
-// many bytes are held.
+// The lives of a rank's values, as verify() walks its list: who made each, whether it is gone, and
+// how many bytes are held.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class RankLives {
  public:
   RankLives(const Program& program, int32_t number);
 
-  // In this order: begin, then for each instruction enter and (when its meaning is right) leave, then
-  // end.
+  // In this order: begin, then for each instruction enter and (when its meaning is right) leave,
+  // then end.
   void begin();
   void enter(int32_t at);  // numbers in range, read while live, made once, freed while live
   void leave();            // its memory

@@ -9,7 +9,7 @@ namespace penstock::program {
 
 namespace {
 
-bool works_with_weights(Op op) {
+bool is_at_a_layer(Op op) {
   return op == Op::Forward || op == Op::Loss || op == Op::Backward || op == Op::BackwardInput;
 }
 
@@ -44,6 +44,17 @@ std::optional<Violation> find_wrong_units(const Program& program) {
       return refuse(
           cat("the layers of unit ", unit.name, " are none, out of order or out of range"));
     }
+    const std::vector<int32_t>& forward = unit.forward_only;
+    const bool is_sorted =
+        std::adjacent_find(forward.begin(), forward.end(), std::greater_equal<>()) == forward.end();
+    const bool is_in_order =
+        is_sorted && std::includes(layers.begin(), layers.end(), forward.begin(), forward.end());
+    if (!is_in_order || (!forward.empty() && forward.back() == program.loss_index())) {
+      return refuse(cat("unit ",
+                        unit.name,
+                        " names layers that need its weights forward alone, and they are out of "
+                        "order, none of its own, or the loss"));
+    }
   }
   return std::nullopt;
 }
@@ -65,7 +76,7 @@ ReplicaCheck::ReplicaCheck(const RankLives& lives)
   for (const Instruction& instruction : lives.rank().instructions) {
     const bool is_loss = instruction.op == Op::Loss;
     const int32_t layer = is_loss ? program_.loss_index() : instruction.layer;
-    if (works_with_weights(instruction.op) && layer >= 0 && layer <= program_.loss_index()) {
+    if (is_at_a_layer(instruction.op) && layer >= 0 && layer <= program_.loss_index()) {
       for (const int32_t unit : units_of(layer)) {
         is_own_[static_cast<size_t>(unit)] = true;
       }
@@ -81,7 +92,9 @@ ReplicaCheck::Extra ReplicaCheck::check_units_of(const Instruction& instruction,
                                                  int32_t layer) const {
   Extra extra;
   for (const int32_t unit : units_of(layer)) {
-    if (program_.shard == Shard::Parameters && works_with_weights(instruction.op)) {
+    const bool needs_weights =
+        program_.units[static_cast<size_t>(unit)].has_weights_for(instruction.op, layer);
+    if (program_.shard == Shard::Parameters && needs_weights) {
       // Whichever is there: the weights do not move before the step.
       const auto is_gathered = [&](ValueId id) {
         return lives_.value(id).kind == ValueKind::Gathered && lives_.value(id).layer == unit;

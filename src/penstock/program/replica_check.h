@@ -1,4 +1,5 @@
-// What verify() demands of gathers and reduces, and of the values that only a program of replicas has.
+// What verify() demands of gathers and reduces, and of the values that only a program of replicas
+// has.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace penstock::program {
 // Replicas and units themselves.
 std::optional<Violation> find_wrong_units(const Program& program);
 
-// One rank's list, beside the checks of its layers. In a program without replicas no layer has a unit,
-// and there is nothing to demand.
+// One rank's list, beside the checks of its layers. In a program without replicas no layer has a
+// unit, and there is nothing to demand.
 class ReplicaCheck {
  public:
   explicit ReplicaCheck(const RankLives& lives);

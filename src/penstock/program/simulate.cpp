@@ -262,8 +262,8 @@ class RankRun {
     return true;
   }
 
-  // Its turn comes when the work listed before it is done. When it runs is known later: the rank goes
-  // on until it needs what the line brings or takes.
+  // Its turn comes when the work listed before it is done. When it runs is known later: the rank
+  // goes on until it needs what the line brings or takes.
   void start_collective(const Instruction& instruction, double turn) {
     replicas_.arrive(collectives_, turn, instruction.seconds);
     for (const ValueId id : instruction.makes) {

@@ -1,9 +1,10 @@
 // Proves a program before it runs: every value is made before it is used, freed exactly once and
-// not used after; every layer goes backward exactly once per micro-batch; the gradients are complete
-// before the optimizer's step, and all that is done with a micro-batch at a layer is done with the same
-// weights (unless the program says that it mixes them); gradients are reduced over the replicas, and
-// weights gathered where they are used; memory stays within the limit at every instruction; what ranks
-// send and receive matches, and they never wait for each other in a circle (waits.h).
+// not used after; every layer goes backward exactly once per micro-batch; the gradients are
+// complete before the optimizer's step, and all that is done with a micro-batch at a layer is done
+// with the same weights (unless the program says that it mixes them); gradients are reduced over
+// the replicas, and weights gathered where they are used; memory stays within the limit at every
+// instruction; what ranks send and receive matches, and they never wait for each other in a circle
+// (waits.h).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ struct Verdict {
 
 Verdict verify(const Program& program);
 
-// The peak of one rank by its file alone: what is live before an instruction plus its working_bytes,
-// at its highest. For programs that verify() accepts.
+// The peak of one rank by its file alone: what is live before an instruction plus its
+// working_bytes, at its highest. For programs that verify() accepts.
 Peak replay_peak(const RankProgram& rank);
 
 }  // namespace penstock::program

@@ -115,8 +115,8 @@ std::optional<Violation> find_mismatch(const Program& program, const Lines& line
   return std::nullopt;
 }
 
-// Of each rank, its gathers and reduces in the order of its list: on the line to the replicas the k-th
-// of all replicas of a stage meet, and are done in this order.
+// Of each rank, its gathers and reduces in the order of its list: on the line to the replicas the
+// k-th of all replicas of a stage meet, and are done in this order.
 using Collectives = std::vector<std::vector<int32_t>>;
 
 Collectives collect_collectives(const Program& program) {

@@ -58,12 +58,12 @@ struct PeerRatio {
 std::optional<PeerRatio> over_best_peer(const StepFigures& ours,
                                         const std::vector<StepFigures>& peers);
 
-// A row each, ours first. Columns that no row has a figure for are left out. Then "1.123 times torch
-// compile, the fastest peer", where there is one.
+// A row each, ours first. Columns that no row has a figure for are left out. Then "1.123 times
+// torch compile, the fastest peer", where there is one.
 std::string step_text(const StepFigures& ours, const std::vector<StepFigures>& peers);
 
-// {"ours": {...}, "peers": [{...}], "best_peer": "torch compile", "ratio": 1.123}, the last two null
-// without a peer. Figures that were not taken are null.
+// {"ours": {...}, "peers": [{...}], "best_peer": "torch compile", "ratio": 1.123}, the last two
+// null without a peer. Figures that were not taken are null.
 nlohmann::ordered_json step_json(const StepFigures& ours, const std::vector<StepFigures>& peers);
 
 struct KernelRow {
@@ -83,8 +83,8 @@ struct KernelBreakdown {
 
 void set_shares(std::vector<KernelRow>& rows);
 
-// A row per kernel, those after `max_rows` in one row together, then the sum, the floor where one is
-// known, and how long the device waited.
+// A row per kernel, those after `max_rows` in one row together, then the sum, the floor where one
+// is known, and how long the device waited.
 std::string kernel_text(const KernelBreakdown& kernels, size_t max_rows = 30);
 
 nlohmann::ordered_json kernel_json(const KernelBreakdown& kernels);

@@ -80,8 +80,8 @@ double norm_forward_bytes(const Sizes& s) {
   return (2 * s.layers + 1) * (2 * s.plane + 2 * kFloatBytes * s.rows);
 }
 
-// As much in gradients, the input once more, and in a layer the residual's gradient. The column sums
-// of the result, a bias gradient, come with it.
+// As much in gradients, the input once more, and in a layer the residual's gradient. The column
+// sums of the result, a bias gradient, come with it.
 double norm_backward_bytes(const Sizes& s) {
   return norm_forward_bytes(s) + (2 * s.layers + 1) * s.plane + 2 * s.layers * s.plane;
 }
@@ -97,8 +97,8 @@ double cross_entropy_bytes(const Sizes& s) {
   return 2 * s.rows * s.padded_vocabulary * s.element;
 }
 
-// Forward reads the rows of the tokens that occur and writes a plane; backward reads a plane and adds
-// to the float32 gradients of those rows. Positions likewise.
+// Forward reads the rows of the tokens that occur and writes a plane; backward reads a plane and
+// adds to the float32 gradients of those rows. Positions likewise.
 double embedding_bytes(const Sizes& s) {
   const double distinct = s.vocabulary * -std::expm1(-s.rows / s.vocabulary);
   return 2 * s.plane + 2 * kIndexBytes * s.rows +

@@ -1,7 +1,7 @@
-// The floor of a GPT-2 training step on a GPU: the FLOPs its products and its attention need and the
-// bytes its other kernels must move, each at the best rate that was measured; and which of these a
-// traced kernel belongs to, by its name. The floor is of a step that keeps everything: what runs again
-// under a memory limit is time above it.
+// The floor of a GPT-2 training step on a GPU: the FLOPs its products and its attention need and
+// the bytes its other kernels must move, each at the best rate that was measured; and which of
+// these a traced kernel belongs to, by its name. The floor is of a step that keeps everything: what
+// runs again under a memory limit is time above it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace penstock::report {
 
-// Of an H200, in short bursts: a bfloat16 product of 8192 cubed, and a copy. A long run, held down by
-// its 700 W, reaches less.
+// Of an H200, in short bursts: a bfloat16 product of 8192 cubed, and a copy. A long run, held down
+// by its 700 W, reaches less.
 struct DeviceRates {
   double product_flops = 800e12;    // FLOP/s
   double attention_flops = 800e12;  // attention's products, as if they went as fast
@@ -51,8 +51,8 @@ std::string_view kernel_group(std::string_view kernel_name);
 // with a floor but no kernel have a row too, so that floors add up to the step's.
 std::vector<KernelRow> by_group(const KernelBreakdown& kernels, const std::vector<StepWork>& work);
 
-// A row per group and the sum, all per step; with the power, also the joules that fall to a group if
-// all kernels draw alike.
+// A row per group and the sum, all per step; with the power, also the joules that fall to a group
+// if all kernels draw alike.
 std::string group_text(const std::vector<KernelRow>& groups,
                        int64_t num_steps,
                        std::optional<double> watts = std::nullopt);

@@ -252,8 +252,8 @@ std::string lane_label(const StepPicture& picture, const Layout& layout, const L
   return lane_name(picture.program, lane.rank, lane.resource);
 }
 
-// Where a rank of an asynchronous pipeline moves its weights: what tells these schedules from others,
-// and may take next to no time.
+// Where a rank of an asynchronous pipeline moves its weights: what tells these schedules from
+// others, and may take next to no time.
 std::string updates_svg(const StepPicture& picture, const Layout& layout, const Lane& lane) {
   std::string out;
   if (picture.program.updates == 1 || lane.resource != program::Resource{}) {

@@ -1,18 +1,14 @@
 #include "penstock/run/executor.h"
 
-#include <cstring>
-#include <set>
-
 #include <ATen/ATen.h>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/base/log.h"
 #include "penstock/base/units.h"
-#include "penstock/comm/channels.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/program/verify.h"
+#include "penstock/run/executor_step.h"
 
 namespace penstock::run {
 
@@ -20,34 +16,6 @@ using program::Instruction;
 using program::Op;
 using program::ValueId;
 using program::ValueKind;
-
-// The state of one run.
-struct Executor::Step {
-  const StepInput& input;
-  const Update& update;
-  std::vector<Slot> slots;
-  std::vector<model::Loss::Result> losses;  // by micro-batch; their gradients have moved on
-  int64_t samples_each = 0;
-  int64_t micro_batches_each = 1;   // of an update
-  std::vector<double> scales = {};  // of each target's loss in the mean, by update
-  // Of the layer at work: weights of a copy, or gathered; gradients in buckets. Views.
-  model::Tensors layer_weights = {}, layer_gradients = {};
-  int64_t first_sample = 0;  // of this replica
-
-  double scale_of(const Instruction& instruction) const {
-    return scales[static_cast<size_t>(instruction.micro_batch / micro_batches_each)];
-  }
-  Slot& slot(ValueId id) { return slots[static_cast<size_t>(id)]; }
-  const Slot& slot(ValueId id) const { return slots[static_cast<size_t>(id)]; }
-
-  model::Pass pass(const Instruction& instruction) const {
-    return {
-        .seed = input.seed,
-        .step = input.step + instruction.micro_batch / micro_batches_each,
-        .first_sample = input.first_sample + first_sample + instruction.micro_batch * samples_each,
-        .layer = instruction.layer};
-  }
-};
 
 namespace {
 
@@ -61,28 +29,6 @@ const program::RankProgram& sound_rank(const program::Program& program, comm::Gr
                  " ranks for a group of ",
                  ranks);
   return program.ranks[group == nullptr ? 0 : static_cast<size_t>(group->rank())];
-}
-
-// Values of one kind and layer are sent and received in the same order.
-int64_t channel_number(const program::Value& value) {
-  return value.kind == ValueKind::Gradient ? comm::gradient_channel(value.layer)
-                                           : comm::activation_channel(value.layer);
-}
-
-// What goes from which rank to which, at all of them.
-std::vector<Route> routes_of(const program::Program& program) {
-  std::set<Route> routes;
-  for (size_t from = 0; from < program.ranks.size(); ++from) {
-    const program::RankProgram& rank = program.ranks[from];
-    for (const Instruction& instruction : rank.instructions) {
-      if (instruction.op == Op::Send) {
-        routes.insert({static_cast<int32_t>(from),
-                       instruction.resource.index,
-                       channel_number(rank.values[static_cast<size_t>(instruction.reads[0])])});
-      }
-    }
-  }
-  return {routes.begin(), routes.end()};
 }
 
 }  // namespace
@@ -126,6 +72,13 @@ Executor::Executor(const program::Program& program,
                  program.replicas,
                  " replicas for parameters of ",
                  parameters.replicas());
+  for (const program::Unit& unit : program.units) {
+    for (const int32_t layer : unit.forward_only) {
+      PENSTOCK_CHECK(!chain.layer(layer).backward_needs_weights(),
+                     "the program gathers no weights for the backward of layer ",
+                     layer);
+    }
+  }
 }
 
 double Executor::run(const StepInput& input, const Update& update) {
@@ -219,82 +172,6 @@ void Executor::give_inputs(Step& step) {
     step.slot(rank_.given[i]).tensors = {parameters_.device().is_gpu() ? upload(i, part)
                                                                        : part.clone()};
   }
-}
-
-// By way of pinned memory, from which a copy to the device needs no waiting. The memory can be used
-// again at the next step, for every step ends with the device's work done.
-at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
-  staged_inputs_.resize(rank_.given.size());
-  graph_inputs_.resize(rank_.given.size());
-  at::Tensor& staged = staged_inputs_[given];
-  PENSTOCK_CHECK(!staged.defined() || staged.sizes() == part.sizes(),
-                 "the batches of an executor have one size");
-  if (!staged.defined()) {
-    staged = at::empty(part.sizes(), part.options().pinned_memory(true));
-  }
-  std::memcpy(staged.data_ptr(), part.contiguous().const_data_ptr(), part.nbytes());
-  at::Tensor& fixed = graph_inputs_[given];
-  if (uses_graph_ && fixed.defined()) {
-    return fixed.copy_(staged, /*non_blocking=*/true);
-  }
-  const at::Tensor made = staged.to(parameters_.device().where, /*non_blocking=*/true);
-  if (uses_graph_) {
-    fixed = made;
-  }
-  return made;
-}
-
-bool Executor::run_recorded(Step& step) {
-  PENSTOCK_CHECK(program_.updates == 1, "a step with several updates is not recorded");
-  const double scale = step.scales[0] * step.input.loss_scale;
-  if (!graph_ || graph_scale_ != scale) {
-    graph_.reset();
-    graph_ = device::make_step_graph(parameters_.device());
-    begin_record();
-    try {
-      memory::refuse_over_limit([&] { graph_->begin(); });
-      stopwatch_->restart();
-      stopwatch_->mark();
-      run_instructions(0, rank_.instructions.size() - 1, step);
-      graph_->end();
-      graph_->replay();
-    } catch (const OutOfMemory& error) {
-      // A graph has its memory to itself, so it may fail where a plain step fits. Nothing has run yet.
-      log_warning("the step is not recorded as a graph: ", error.what());
-      step.slots = std::vector<Slot>(rank_.values.size());
-      graph_.reset();
-      graph_inputs_.clear();
-      uses_graph_ = false;
-      give_inputs(step);
-      return false;
-    } catch (...) {
-      graph_.reset();
-      throw;
-    }
-    graph_scale_ = scale;
-    graph_losses_ = step.losses;
-  } else {
-    // Its memory is that of the step that was recorded; the last two points are the update's.
-    program::RankTimeline& record = measured_.ranks.front();
-    record.spans.clear();
-    record.busy_seconds.clear();
-    record.memory.resize(2 * (rank_.instructions.size() - 1) + 1);
-    step.losses = graph_losses_;
-    stopwatch_->restart(static_cast<int64_t>(rank_.instructions.size()));
-    graph_->replay();
-  }
-  return true;
-}
-
-void Executor::use_graph() {
-  for (int64_t i = 0; i < chain_.size(); ++i) {
-    PENSTOCK_CHECK(!chain_.layer(i).is_random(), "a step with random layers cannot be recorded");
-  }
-  uses_graph_ = parameters_.device().is_gpu();
-}
-
-void Executor::release_graph() {
-  graph_.reset();
 }
 
 void Executor::run_instructions(size_t first, size_t end, Step& step) {
@@ -391,206 +268,6 @@ void Executor::execute(const Instruction& instruction, Step& step) {
       return gather(instruction, step);
     case Op::Reduce:
       return reduce(instruction, step);
-  }
-}
-
-// What it reads may still be on its way.
-void Executor::wait_for_replicas(const Instruction& instruction, Step& step) {
-  for (const ValueId id : instruction.reads) {
-    const ValueKind kind = rank_.values[static_cast<size_t>(id)].kind;
-    if (kind == ValueKind::Gathered || kind == ValueKind::Reduced) {
-      if (const WorkPtr& pending = step.slot(id).pending) {
-        replicas_->wait(*pending);
-      }
-    }
-  }
-}
-
-void Executor::gather(const Instruction& instruction, Step& step) {
-  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
-  const model::Tensors weights = parameters_.unit_weights(instruction.layer);
-  collectives_[index] = replicas_->gather(
-      parameters_, instruction.layer, weights, describe(static_cast<int32_t>(index)));
-  if (!instruction.makes.empty()) {
-    step.slot(instruction.makes[0]).tensors = weights;
-    step.slot(instruction.makes[0]).pending = collectives_[index];
-  }
-}
-
-void Executor::reduce(const Instruction& instruction, Step& step) {
-  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
-  std::string what = describe(static_cast<int32_t>(index));
-  if (instruction.reads.empty()) {
-    collectives_[index] = replicas_->reduce(parameters_, instruction.layer, std::move(what));
-  } else {
-    Slot& bucket = step.slot(instruction.reads[0]);
-    collectives_[index] = replicas_->reduce_bucket(
-        parameters_, instruction.layer, bucket.layer, bucket.tensors[0], std::move(what));
-    bucket.pending = collectives_[index];
-  }
-  step.slot(instruction.makes[0]).pending = collectives_[index];
-}
-
-ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t layer) const {
-  for (const ValueId id : ids) {
-    const program::Value& value = rank_.values[static_cast<size_t>(id)];
-    if (value.kind == kind && value.layer == layer) {
-      return id;
-    }
-  }
-  return -1;
-}
-
-// The newest, or a copy that the instruction reads, or what was gathered for it.
-model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
-  if (parameters_.shard() == program::Shard::Parameters) {
-    step.layer_weights =
-        parameters_.weights_in_units(layer, [&](int64_t unit) -> const model::Tensors& {
-          const ValueId id =
-              find(instruction.reads, ValueKind::Gathered, static_cast<int32_t>(unit));
-          return step.slot(id).tensors;
-        });
-    return step.layer_weights;
-  }
-  const ValueId copy = find(instruction.reads, ValueKind::Weights, program_.loss_index());
-  if (copy < 0) {
-    return parameters_.weights_of(layer);
-  }
-  step.layer_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
-  return step.layer_weights;
-}
-
-// The rank's own, or buckets that the instruction makes or an earlier half made.
-model::Gradients Executor::gradients_for(const Instruction& instruction,
-                                         int32_t layer,
-                                         Step& step) {
-  const program::Shard shard = parameters_.shard();
-  if (shard == program::Shard::None || shard == program::Shard::Optimizer) {
-    return parameters_.gradients_of(layer);
-  }
-  step.layer_gradients =
-      parameters_.gradients_in_buckets(layer, [&](int64_t unit) -> const at::Tensor& {
-        const int32_t number = static_cast<int32_t>(unit);
-        const ValueId made = find(instruction.makes, ValueKind::Bucket, number);
-        Slot& slot =
-            step.slot(made >= 0 ? made : find(instruction.reads, ValueKind::Bucket, number));
-        if (slot.tensors.empty()) {
-          slot.tensors = {parameters_.make_bucket(unit)};
-          slot.layer = layer;
-        }
-        return slot.tensors[0];
-      });
-  return step.layer_gradients;
-}
-
-void Executor::forward(const Instruction& instruction, Step& step) {
-  const int32_t layer = instruction.layer;
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
-  const ValueId output = find(instruction.makes, ValueKind::Activation, layer + 1);
-  const ValueId saved = find(instruction.makes, ValueKind::Saved, layer);
-  model::Saved* kept = nullptr;
-  if (saved >= 0) {
-    kept = &step.slot(saved).saved;
-    kept->way = instruction.keep;
-    kept->without_output = output < 0;
-  }
-  model::Tensors made = chain_.layer(layer).forward(
-      weights_for(instruction, layer, step), input.tensors, step.pass(instruction), kept);
-  if (output >= 0) {
-    step.slot(output).tensors = std::move(made);
-  }
-}
-
-void Executor::loss(const Instruction& instruction, Step& step) {
-  const int32_t last = program_.loss_index();
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, last));
-  const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
-  model::Loss::Result result =
-      chain_.loss().backward(weights_for(instruction, last, step),
-                             gradients_for(instruction, last, step),
-                             input.tensors[0],
-                             targets.tensors[0],
-                             step.scale_of(instruction) * step.input.loss_scale);
-  step.slot(find(instruction.makes, ValueKind::Gradient, last)).tensors = {
-      std::move(result.input_gradient)};
-  step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
-}
-
-void Executor::backward(const Instruction& instruction, Step& step) {
-  const int32_t layer = instruction.layer;
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
-  Slot& saved = step.slot(find(instruction.reads, ValueKind::Saved, layer));
-  const Slot& gradient = step.slot(find(instruction.reads, ValueKind::Gradient, layer + 1));
-  const ValueId made = find(instruction.makes, ValueKind::Gradient, layer);
-  model::Tensors input_gradient;
-  if (instruction.op == Op::Backward) {
-    input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
-                                                  gradients_for(instruction, layer, step),
-                                                  input.tensors,
-                                                  std::move(saved.saved),
-                                                  gradient.tensors,
-                                                  step.pass(instruction));
-  } else {
-    const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
-    input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
-                                                        gradients_for(instruction, layer, step),
-                                                        input.tensors,
-                                                        std::move(saved.saved),
-                                                        gradient.tensors,
-                                                        step.pass(instruction),
-                                                        step.slot(work).work);
-  }
-  if (made >= 0) {
-    step.slot(made).tensors = std::move(input_gradient);
-  }
-}
-
-void Executor::backward_weight(const Instruction& instruction, Step& step) {
-  const int32_t layer = instruction.layer;
-  const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
-  chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
-                                      gradients_for(instruction, layer, step),
-                                      std::move(step.slot(work).work));
-}
-
-// What travels between ranks: the tensor itself, and what a layer hands on beside a gradient.
-std::vector<model::TensorShape> Executor::shapes_of(const program::Value& value) const {
-  std::vector<model::TensorShape> shapes{shapes_[static_cast<size_t>(value.layer)]};
-  if (value.kind == ValueKind::Gradient && value.layer < chain_.size()) {
-    for (const model::TensorShape& shape : chain_.layer(value.layer).beside_gradient()) {
-      shapes.push_back(shape);
-    }
-  }
-  return shapes;
-}
-
-void Executor::send(const Instruction& instruction, Step& step) {
-  const ValueId id = instruction.reads[0];
-  const program::Value& value = rank_.values[static_cast<size_t>(id)];
-  Slot& slot = step.slot(id);
-  const size_t count = shapes_of(value).size();
-  PENSTOCK_CHECK(slot.tensors.size() >= count,
-                 slot.tensors.size(),
-                 " tensors to send, and the peer expects ",
-                 count);
-  for (size_t i = 0; i < count; ++i) {
-    at::Tensor& tensor = slot.tensors[i];
-    tensor = tensor.contiguous();
-    slot.sent.push_back(
-        transfers_->send(instruction.resource.index, channel_number(value), tensor));
-  }
-}
-
-void Executor::receive(const Instruction& instruction, Step& step) {
-  const ValueId id = instruction.makes[0];
-  const program::Value& value = rank_.values[static_cast<size_t>(id)];
-  const int32_t index = static_cast<int32_t>(&instruction - rank_.instructions.data());
-  for (const model::TensorShape& shape : shapes_of(value)) {
-    const at::Tensor tensor =
-        at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
-    transfers_->receive(
-        instruction.resource.index, channel_number(value), tensor, [&] { return describe(index); });
-    step.slot(id).tensors.push_back(tensor);
   }
 }
 

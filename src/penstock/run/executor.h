@@ -38,8 +38,8 @@ class Executor {
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters);
-  // One rank of a program of several: the group's. The parameters are those of its layers, divided among
-  // its replicas as the program says. All ranks make theirs at the same time.
+  // One rank of a program of several: the group's. The parameters are those of its layers, divided
+  // among its replicas as the program says. All ranks make theirs at the same time.
   Executor(const program::Program& program,
            const model::Chain& chain,
            model::Parameters& parameters,
@@ -57,17 +57,18 @@ class Executor {
   // What the program's step does. On a GPU it may return before the device has done it.
   using Update = std::function<void()>;
 
-  // One training step, or as many as the program has updates: `input` has the batches of all of them,
-  // and `update` is called for each. The batch, the whole of it at every rank, has as many micro-batches
-  // as the program, for each replica: the first of them takes the first samples, and so on. Returns the mean loss over all targets that count, once the device has done
-  // everything (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error
-  // (exit code 1) when an allocation would break the account's limit; weights are then as before,
-  // gradients are not.
+  // One training step, or as many as the program has updates: `input` has the batches of all of
+  // them, and `update` is called for each. The batch, the whole of it at every rank, has as many
+  // micro-batches as the program, for each replica: the first of them takes the first samples, and
+  // so on. Returns the mean loss over all targets that count, once the device has done everything
+  // (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error (exit code
+  // 1) when an allocation would break the account's limit; weights are then as before, gradients
+  // are not.
   double run(const StepInput& input, const Update& update);
   // Of the last run, for each of its updates.
   const std::vector<double>& losses() const { return losses_; }
-  // Of the last run: the sum over the targets of each micro-batch of this replica, and what makes the
-  // mean of an update of such sums. 0 on a rank without the loss.
+  // Of the last run: the sum over the targets of each micro-batch of this replica, and what makes
+  // the mean of an update of such sums. 0 on a rank without the loss.
   const std::vector<double>& loss_sums() const { return loss_sums_; }
   double loss_scale(int64_t update) const { return loss_scales_[static_cast<size_t>(update)]; }
 

@@ -21,7 +21,8 @@ struct GenerateOptions {
   int64_t stop_token = -1;  // ends the text; -1: none
 };
 
-// Goes on from `prompt`; an empty one begins a document, as after the stop token. Returns the new tokens. `on_token` sees each as it is drawn, and ends the text by returning false.
+// Goes on from `prompt`; an empty one begins a document, as after the stop token. Returns the new
+// tokens. `on_token` sees each as it is drawn, and ends the text by returning false.
 std::vector<int64_t> generate(const model::Chain& chain,
                               const model::Parameters& parameters,
                               std::vector<int64_t> prompt,

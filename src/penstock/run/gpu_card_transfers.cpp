@@ -25,8 +25,8 @@ namespace penstock::run {
 
 namespace {
 
-// A number for the card of this rank, the same for all that share it and for no others; as a double,
-// which is what ranks can gather.
+// A number for the card of this rank, the same for all that share it and for no others; as a
+// double, which is what ranks can gather.
 double card_number(const device::Device& device) {
   cudaDeviceProp properties{};
   PENSTOCK_CUDA(cudaGetDeviceProperties(&properties, device.where.index()));
@@ -56,8 +56,8 @@ class SentByCard final : public Sent {
   comm::Ticket ticket;
 };
 
-// Every rank has a card of its own. Routes go from GPU to GPU, each on a link and a stream of its own:
-// channels do not hold up each other.
+// Every rank has a card of its own. Routes go from GPU to GPU, each on a link and a stream of its
+// own: channels do not hold up each other.
 class CardTransfers final : public Transfers {
  public:
   CardTransfers(comm::Group& group, const device::Device& device, const std::vector<Route>& routes)

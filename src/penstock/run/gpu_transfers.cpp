@@ -145,9 +145,9 @@ class SentStaged final : public Sent {
   std::deque<SentStaged*>& waiting_;
 };
 
-// A message can leave only when its copy to the host is done, which must not hold up the host: it has
-// work to give to the device. So copies are started in order, and their messages leave before the
-// next wait for a peer.
+// A message can leave only when its copy to the host is done, which must not hold up the host: it
+// has work to give to the device. So copies are started in order, and their messages leave before
+// the next wait for a peer.
 class StagedTransfers final : public Transfers {
  public:
   StagedTransfers(comm::Group& group, const device::Device& device)

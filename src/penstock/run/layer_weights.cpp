@@ -27,8 +27,7 @@ model::Weights LayerWeights::of(int64_t layer) {
   for (const WorkPtr& work : works) {
     replicas_->wait(*work);
   }
-  weights_ = parameters_.weights_in_units(
-      layer, [&](int64_t unit) -> const model::Tensors& { return units_.at(unit); });
+  weights_ = parameters_.weights_in_units(layer, [&](int64_t unit) { return &units_.at(unit); });
   return weights_;
 }
 

@@ -1,5 +1,5 @@
-// The weights of one layer after the other, for a forward alone: gathered from the replicas where they
-// are sharded.
+// The weights of one layer after the other, for a forward alone: gathered from the replicas where
+// they are sharded.
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,8 @@ struct LossSum {
   double sum = 0;
   int64_t count = 0;
 };
-// Without dropout, keeping nothing. Where weights are sharded, all replicas call it, each with inputs of
-// its own.
+// Without dropout, keeping nothing. Where weights are sharded, all replicas call it, each with
+// inputs of its own.
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,

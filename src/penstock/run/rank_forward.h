@@ -7,8 +7,8 @@
 
 namespace penstock::run {
 
-// As evaluate() of plain_step.h, called by all ranks of a pipeline with the same samples; the same bits.
-// The rank with the loss gets the answer, the others zeros.
+// As evaluate() of plain_step.h, called by all ranks of a pipeline with the same samples; the same
+// bits. The rank with the loss gets the answer, the others zeros.
 LossSum evaluate_stages(const model::Chain& chain,
                         const model::Parameters& parameters,
                         const Stages& stages,

@@ -82,8 +82,8 @@ void RankUpdate::add_shared_gradients(model::Parameters& parameters, bool is_who
   }
 }
 
-// a + b is b + a to the bit: both ranks get the same sum. Such a parameter is a unit by itself, so both
-// have the same pieces of it.
+// a + b is b + a to the bit: both ranks get the same sum. Such a parameter is a unit by itself, so
+// both have the same pieces of it.
 void RankUpdate::exchange(Transfers& transfers,
                           model::Parameters& parameters,
                           const std::string& name,
@@ -122,7 +122,8 @@ std::vector<ExactSum> RankUpdate::gather_squares(const std::vector<ExactSum>& ow
   }
   const std::vector<double> gathered =
       group_.all_gather(mine, [] { return std::string("the norm of the gradients"); });
-  // Of each parameter the pieces of its first stage; where it is not sharded they all have all of it.
+  // Of each parameter the pieces of its first stage; where it is not sharded they all have all of
+  // it.
   std::vector<ExactSum> squares(all_.size());
   for (size_t i = 0; i < all_.size(); ++i) {
     const int32_t first = all_[i].stages.front() * replicas_;

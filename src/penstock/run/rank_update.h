@@ -20,8 +20,8 @@ class Transfers;
 
 class RankUpdate {
  public:
-  // `parts` are the layers of each stage of ranks; rank = stage * replicas + replica. The group, of all
-  // ranks, must outlive this.
+  // `parts` are the layers of each stage of ranks; rank = stage * replicas + replica. The group, of
+  // all ranks, must outlive this.
   RankUpdate(const model::Chain& chain,
              const std::vector<model::Part>& parts,
              comm::Group& group,
@@ -34,9 +34,9 @@ class RankUpdate {
   // All ranks call both, in this order, before their optimizers' step.
   //
   // A parameter that several layers share (a table that embeds tokens and makes logits) may be with
-  // two stages: afterwards both have the sum of the gradients (of the pieces that the rank has), to the
-  // same bits, and so their weights stay the same. `is_whole`: all of the gradient, where the replicas
-  // have not divided the sum of theirs.
+  // two stages: afterwards both have the sum of the gradients (of the pieces that the rank has), to
+  // the same bits, and so their weights stay the same. `is_whole`: all of the gradient, where the
+  // replicas have not divided the sum of theirs.
   void add_shared_gradients(model::Parameters& parameters, bool is_whole = false);
   // From the squares of this rank's pieces to those of all parameters, in the order of the chain.
   std::vector<ExactSum> gather_squares(const std::vector<ExactSum>& own);

@@ -1,5 +1,5 @@
-// Whether replicas still have the same weights: what they have alike is hashed and compared. Bits that
-// memory or a link has flipped would otherwise spread unseen, into checkpoints too.
+// Whether replicas still have the same weights: what they have alike is hashed and compared. Bits
+// that memory or a link has flipped would otherwise spread unseen, into checkpoints too.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct ReplicatedTensor {
   int64_t bytes = 0;
 };
 
-// What layers see, and the float32 weights where every replica has all of them; nothing where they are
-// sharded. On the CPU.
+// What layers see, and the float32 weights where every replica has all of them; nothing where they
+// are sharded. On the CPU.
 std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parameters);
 
-// All replicas call it. Empty, or what differs and where, the same line at all of them: "transformer.wpe.weight
-// of rank 6 differs from that of ranks 4, 5, 7". Ranks are those of the job, of which the group's are
-// first_rank and the following.
+// All replicas call it. Empty, or what differs and where, the same line at all of them:
+// "transformer.wpe.weight of rank 6 differs from that of ranks 4, 5, 7". Ranks are those of the
+// job, of which the group's are first_rank and the following.
 std::string find_drift(const std::vector<ReplicatedTensor>& tensors,
                        comm::Group& replicas,
                        int32_t first_rank);

@@ -26,8 +26,8 @@ void narrow_in_place(float* values, int64_t count) {
   }
 }
 
-// And back, elements first .. first + count - 1 of them: from the last on, so that none is overwritten
-// before it is read.
+// And back, elements first .. first + count - 1 of them: from the last on, so that none is
+// overwritten before it is read.
 void widen_in_place(float* values, int64_t first, int64_t count) {
   const auto* const narrow = reinterpret_cast<const std::byte*>(values);
   for (int64_t i = first + count - 1; i >= first; --i) {
@@ -93,7 +93,8 @@ void Replicas::run() {
         work->run();
       } catch (...) {
         error = std::current_exception();
-        // The rank itself may be waiting for one that waits for this. Of several failures the first counts.
+        // The rank itself may be waiting for one that waits for this. Of several failures the first
+        // counts.
         job_.fail(comm::describe_failure(job_.rank(), error));
       }
     }

@@ -1,5 +1,6 @@
-// The ranks that have replicas of this rank's parameters. Gradients are reduced and weights gathered
-// among them by a thread, in the order in which they were asked for, while the rank computes.
+// The ranks that have replicas of this rank's parameters. Gradients are reduced and weights
+// gathered among them by a thread, in the order in which they were asked for, while the rank
+// computes.
 #pragma once
 
 #include <condition_variable>
@@ -63,13 +64,13 @@ class Replicas {
   // What it holds during the whole run.
   static int64_t working_bytes() { return comm::Collectives::kStaging; }
 
-  // These start, and return at once; what they work on must stay until it was waited for. All replicas
-  // ask for the same in the same order. `what` names it where a rank waits in vain.
+  // These start, and return at once; what they work on must stay until it was waited for. All
+  // replicas ask for the same in the same order. `what` names it where a rank waits in vain.
   //
   // Not sharded: the unit's gradients become the sums, whole, or this rank's pieces of them.
   WorkPtr reduce(model::Parameters& parameters, int64_t unit, std::string what);
-  // Sharded: this rank's pieces of the sum over the replicas' buckets are added to its gradients. The
-  // bucket was filled by a backward of `layer`, and is of no use afterwards.
+  // Sharded: this rank's pieces of the sum over the replicas' buckets are added to its gradients.
+  // The bucket was filled by a backward of `layer`, and is of no use afterwards.
   WorkPtr reduce_bucket(model::Parameters& parameters,
                         int64_t unit,
                         int64_t layer,
@@ -87,8 +88,8 @@ class Replicas {
   // All units of the rank, at once: after weights were loaded.
   void gather_all(model::Parameters& parameters);
 
-  // Tells the peers why this rank gives up, so that nobody goes on waiting for it. To be called before
-  // an exception leaves what was asked for alone.
+  // Tells the peers why this rank gives up, so that nobody goes on waiting for it. To be called
+  // before an exception leaves what was asked for alone.
   void abandon(const std::exception_ptr& error);
 
   // What this rank has sent so far to its replicas.

@@ -8,7 +8,8 @@
 
 namespace penstock::run {
 
-// In the order of the chain. Stage s has the layers cuts[s] .. cuts[s + 1] - 1, the last one the loss.
+// In the order of the chain. Stage s has the layers cuts[s] .. cuts[s + 1] - 1, the last one the
+// loss.
 struct Stages {
   std::vector<int32_t> rank_of;
   std::vector<int32_t> cuts;

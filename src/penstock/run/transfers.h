@@ -56,8 +56,8 @@ struct Route {
 
   auto operator<=>(const Route&) const = default;
 };
-// The same, called by all ranks at the same time with all their routes, sorted: on a device opened for
-// NCCL each gets a link. Throws ConfigError where ranks share a GPU then.
+// The same, called by all ranks at the same time with all their routes, sorted: on a device opened
+// for NCCL each gets a link. Throws ConfigError where ranks share a GPU then.
 std::unique_ptr<Transfers> make_transfers(comm::Group& group,
                                           const device::Device& device,
                                           const std::vector<Route>& routes);

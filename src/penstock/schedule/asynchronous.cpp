@@ -1,6 +1,6 @@
 // Pipelines that are not drained for an update. The order is that of 1f1b over the micro-batches of
-// all updates; a rank updates its weights by itself, as soon as it has the gradients of a batch. What
-// differs is with which weights a micro-batch goes forward and back.
+// all updates; a rank updates its weights by itself, as soon as it has the gradients of a batch.
+// What differs is with which weights a micro-batch goes forward and back.
 #include <algorithm>
 
 #include "penstock/base/error.h"

@@ -37,8 +37,8 @@ void check_size(Kind kind, const Sizes& sizes) {
   }
 }
 
-// With two versions of the weights, those that a batch goes forward with must still be there when the
-// last of its micro-batches comes back.
+// With two versions of the weights, those that a batch goes forward with must still be there when
+// the last of its micro-batches comes back.
 void check_two_versions(Kind kind, const Sizes& sizes) {
   if (kind == Kind::PipeDream2BW && sizes.micro_batches < sizes.ranks) {
     throw ConfigError(

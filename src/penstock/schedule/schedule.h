@@ -32,9 +32,9 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
-// Synchronous schedules end with one update, for which all ranks wait for each other: it is no turn.
-// Asynchronous ones have several updates, which are turns; each takes the gradients of as many
-// micro-batches, in order.
+// Synchronous schedules end with one update, for which all ranks wait for each other: it is no
+// turn. Asynchronous ones have several updates, which are turns; each takes the gradients of as
+// many micro-batches, in order.
 struct Schedule {
   int32_t micro_batches = 1;  // of all updates
   int32_t updates = 1;
@@ -94,8 +94,8 @@ std::vector<int32_t> most_versions(const Schedule& schedule);
 // What is wrong with it, or nothing: every stage has every phase of every micro-batch once, on its
 // rank; a micro-batch goes forward before backward and its halves in order; micro-batches take
 // their turns at a stage in order, in each phase; an update comes when the gradients of its
-// micro-batches are complete and no others are there; no turn wants weights that are to come; and the
-// ranks never wait for each other in a circle.
+// micro-batches are complete and no others are there; no turn wants weights that are to come; and
+// the ranks never wait for each other in a circle.
 std::string find_fault(const Schedule& schedule);
 
 // Micro-batches that a rank has begun and not ended (with the last phase that it runs of them), at

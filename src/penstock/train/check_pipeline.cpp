@@ -141,8 +141,8 @@ class PipelineCheck {
   }
 
  private:
-  // Rank 0 writes what all share while the others wait at the first barrier of a step; between that and
-  // the second they read it, and write what they found, each its own.
+  // Rank 0 writes what all share while the others wait at the first barrier of a step; between that
+  // and the second they read it, and write what they found, each its own.
   void run_rank(comm::Group& group) {
     const size_t rank = static_cast<size_t>(group.rank());
     const memory::LimitScope limit(memory::current_account(), planned_.ranks[rank].limit_bytes);

@@ -11,10 +11,10 @@
 
 namespace penstock::train {
 
-// `planned` is the program of a synchronous pipeline of this chain on the CPU, with as many ranks as
-// the recipe says, cut into `stages`; `kept` is that of one rank with the same micro-batches, which
-// keeps everything. Each rank is held to the limit of its program. The first difference is in what one
-// device makes first.
+// `planned` is the program of a synchronous pipeline of this chain on the CPU, with as many ranks
+// as the recipe says, cut into `stages`; `kept` is that of one rank with the same micro-batches,
+// which keeps everything. Each rank is held to the limit of its program. The first difference is in
+// what one device makes first.
 CheckReport check_pipeline(const config::Recipe& recipe,
                            const model::Chain& chain,
                            const program::Program& planned,

@@ -1,5 +1,5 @@
-// One of the models that check trains: all of the chain, or what one rank of a pipeline has of it. And
-// what of a model is compared.
+// One of the models that check trains: all of the chain, or what one rank of a pipeline has of it.
+// And what of a model is compared.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ struct Side {
        const device::Device& device,
        comm::Group& group);
 
-  // One step, with its update. The loss; 0 on a rank without it. Throws Error (exit code 1) when the
-  // gradients are not finite.
+  // One step, with its update. The loss; 0 on a rank without it. Throws Error (exit code 1) when
+  // the gradients are not finite.
   double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
 
   model::Parameters parameters;

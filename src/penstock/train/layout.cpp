@@ -16,9 +16,9 @@
 
 namespace penstock::train {
 
-namespace {
+using program::kShards;
 
-constexpr const char* kShards[] = {"none", "optimizer", "gradients", "parameters"};
+namespace {
 
 bool leaves_degrees_open(const config::PlanOptions& plan, int64_t ranks) {
   if (ranks <= 1 || plan.ranks() == ranks) {
@@ -44,8 +44,9 @@ std::vector<Layout> candidates(const config::Recipe& recipe, int64_t ranks) {
     if (ranks % pipeline != 0 || !is_given) {
       continue;
     }
-    for (const char* shard : kShards) {
-      const bool is_none = std::string(shard) == "none";
+    for (const program::Shard one : kShards) {
+      const bool is_none = one == program::Shard::None;
+      const std::string shard(shard_name(one));
       // Optimizers that send little would send most of it to gather weights.
       const bool is_wanted =
           plan.shard == shard || (plan.shard == "auto" && (is_none || !recipe.train.is_one_bit()));
@@ -193,12 +194,16 @@ config::Recipe choose_layout(const config::Recipe& recipe, comm::Group& group) {
     }
     log_info("layout: ", report::layout_line(layout_rows(plans)));
     const Layout& best = plans.front().layout;
-    const auto shard = std::find(std::begin(kShards), std::end(kShards), best.shard);
-    chosen = {best.pipeline, best.data, shard - std::begin(kShards)};
+    const auto shard = std::find_if(kShards.begin(), kShards.end(), [&](program::Shard one) {
+      return shard_name(one) == best.shard;
+    });
+    chosen = {best.pipeline, best.data, shard - kShards.begin()};
   }
   group.broadcast(
       0, chosen.data(), sizeof chosen, [] { return std::string("the layout of ranks"); });
-  config::Recipe settled = with_layout(recipe, {chosen[0], chosen[1], kShards[chosen[2]]});
+  config::Recipe settled = with_layout(
+      recipe,
+      {chosen[0], chosen[1], std::string(shard_name(kShards[static_cast<size_t>(chosen[2])]))});
   config::validate(settled);
   return settled;
 }

@@ -1,5 +1,5 @@
-// How many ranks cut the layers, how many replicas each has, and what those divide: chosen where a recipe
-// leaves it open, by planning every layout that the number of ranks allows.
+// How many ranks cut the layers, how many replicas each has, and what those divide: chosen where a
+// recipe leaves it open, by planning every layout that the number of ranks allows.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,13 @@ struct LayoutPlan {
   std::string why_not;     // it cannot be planned at all
 };
 
-// Whether `ranks` ranks leave something of the layout to be chosen: neither plan.pipeline nor plan.data
-// is given, or one of them and it divides the ranks, or plan.shard is "auto" and there are replicas.
+// Whether `ranks` ranks leave something of the layout to be chosen: neither plan.pipeline nor
+// plan.data is given, or one of them and it divides the ranks, or plan.shard is "auto" and there
+// are replicas.
 bool leaves_layout_open(const config::PlanOptions& plan, int64_t ranks);
 
-// Those that the recipe allows, the best first: one that fits before one that does not, the shorter step
-// before the longer, and where they are within a hundredth the one that holds less.
+// Those that the recipe allows, the best first: one that fits before one that does not, the shorter
+// step before the longer, and where they are within a hundredth the one that holds less.
 std::vector<LayoutPlan> plan_layouts(const config::Recipe& recipe,
                                      const model::Chain& chain,
                                      const device::Device& device,
@@ -54,8 +55,8 @@ plan::LinkCost probe_line(comm::Group& group);
 
 std::vector<report::LayoutRow> layout_rows(const std::vector<LayoutPlan>& plans);
 
-// The recipe with the best layout for the group's ranks, the same at all of them. Rank 0 plans, and says
-// what it chose. Throws Error (exit code 1) where none fits.
+// The recipe with the best layout for the group's ranks, the same at all of them. Rank 0 plans, and
+// says what it chose. Throws Error (exit code 1) where none fits.
 config::Recipe choose_layout(const config::Recipe& recipe, comm::Group& group);
 
 }  // namespace penstock::train

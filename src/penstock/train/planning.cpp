@@ -293,8 +293,8 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
 
 namespace {
 
-// The recipe's cost table where it names one, else measured. Parameters, optimizer state and whatever
-// else is held now count as residents either way.
+// The recipe's cost table where it names one, else measured. Parameters, optimizer state and
+// whatever else is held now count as residents either way.
 plan::CostTable find_costs(const config::Recipe& recipe,
                            const model::Chain& chain,
                            model::Parameters& parameters,
@@ -318,8 +318,8 @@ plan::PlanRequest plan_request(const config::Recipe& recipe) {
 
 namespace {
 
-// Whether a step runs within the account's limit; the limit is in force only where training is about
-// to begin. Leaves the weights alone, and rubbish in the gradients.
+// Whether a step runs within the account's limit; the limit is in force only where training is
+// about to begin. Leaves the weights alone, and rubbish in the gradients.
 bool can_be_placed(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,

@@ -1,5 +1,5 @@
-// From a recipe to the costs of its step and to a plan. Shared by train, plan, profile, simulate and
-// check.
+// From a recipe to the costs of its step and to a plan. Shared by train, plan, profile, simulate
+// and check.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ struct CostOptions {
 // unused; a limit holds for all that it takes. What a plan under a limit leaves for that.
 program::Resident allocator_pages();
 
-// Measured on random tokens. Only for an optimizer that has done no step yet; it and the weights are
-// afterwards as before, gradients are not.
+// Measured on random tokens. Only for an optimizer that has done no step yet; it and the weights
+// are afterwards as before, gradients are not.
 plan::CostTable measure_costs(const config::Recipe& recipe,
                               const model::Chain& chain,
                               model::Parameters& parameters,
@@ -46,9 +46,9 @@ Planned make_plan(const config::Recipe& recipe,
                   optim::Optimizer& optimizer,
                   const plan::RotorOptions& rotor = {});
 
-// The plan of a run that is about to begin. Where nothing needs a prediction (no limit, no cost table,
-// and not `predicts`) nothing is measured, and the plan has no seconds. Throws Error (exit code 1)
-// when the step does not fit.
+// The plan of a run that is about to begin. Where nothing needs a prediction (no limit, no cost
+// table, and not `predicts`) nothing is measured, and the plan has no seconds. Throws Error (exit
+// code 1) when the step does not fit.
 Planned plan_run(const config::Recipe& recipe,
                  const model::Chain& chain,
                  model::Parameters& parameters,

@@ -211,7 +211,8 @@ plan::CostTable measure_without_limit(const config::Recipe& recipe,
   if (device.is_gpu()) {
     table.residents.push_back({kWorkspacesName, held});
   }
-  // A table is of the whole model; a pipeline shares its update among the ranks by their parameters.
+  // A table is of the whole model; a pipeline shares its update among the ranks by their
+  // parameters.
   const double share =
       static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
   table.step_s *= share;
@@ -416,8 +417,8 @@ RankModel build_rank_model(const config::Recipe& recipe,
   text = broadcast(group, std::move(text));
   const bool has_measured = group.rank() == 0 && recipe.plan.costs.empty();
   if (device.is_gpu() && !recipe.run.deterministic) {
-    // The algorithms of products are chosen while costs are measured, by each rank for itself. Nobody
-    // goes on, and waits for a peer with run.timeout, before all have theirs.
+    // The algorithms of products are chosen while costs are measured, by each rank for itself.
+    // Nobody goes on, and waits for a peer with run.timeout, before all have theirs.
     if (!has_measured) {
       measure_kinds(recipe, chain, device, {.only_bytes = true});
     }

@@ -1,5 +1,5 @@
-// What one rank of a run has of the model: the parameters of its layers, their optimizer, and the plan
-// of the step. A run of one rank is the ordinary case, with all layers.
+// What one rank of a run has of the model: the parameters of its layers, their optimizer, and the
+// plan of the step. A run of one rank is the ordinary case, with all layers.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@
 
 namespace penstock::train {
 
-// While it lives, ranks wait an hour for each other: measuring, planning and reading data on the first
-// take their time, which is no sign that it is stuck.
+// While it lives, ranks wait an hour for each other: measuring, planning and reading data on the
+// first take their time, which is no sign that it is stuck.
 class PatientScope {
  public:
   explicit PatientScope(comm::Group& group) : group_(group), before_(group.timeout()) {
@@ -46,15 +46,16 @@ struct RankModel {
   std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };
 
-// All ranks call it: rank 0 measures and plans, the others get its answer. Throws Error (exit code 1)
-// when the step does not fit.
+// All ranks call it: rank 0 measures and plans, the others get its answer. Throws Error (exit code
+// 1) when the step does not fit.
 RankModel build_rank_model(const config::Recipe& recipe,
                            const model::Chain& chain,
                            const device::Device& device,
                            comm::Group& group,
                            bool predicts);
 
-// The program of `updates` steps of the model's asynchronous pipeline, cut as it is. All ranks call it.
+// The program of `updates` steps of the model's asynchronous pipeline, cut as it is. All ranks call
+// it.
 program::Program plan_updates(const config::Recipe& recipe,
                               const model::Chain& chain,
                               const RankModel& model,

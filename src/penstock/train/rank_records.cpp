@@ -38,8 +38,8 @@ std::vector<double> receive_doubles(comm::Group& group,
   return values;
 }
 
-// How far the peer's clock is before this rank's. The answer was written at some moment of the trip; the
-// middle of the shortest trip is the best guess.
+// How far the peer's clock is before this rank's. The answer was written at some moment of the
+// trip; the middle of the shortest trip is the best guess.
 double clock_ahead(comm::Group& group, int32_t peer, int64_t channel) {
   double shortest = std::numeric_limits<double>::infinity();
   double ahead = 0;
@@ -63,8 +63,8 @@ void tell_clock(comm::Group& group, int64_t channel) {
   }
 }
 
-// A record as numbers: when it began, its peak, a pair for each span, a pair for each point of memory.
-// Bytes are exact in a double up to 8 PiB.
+// A record as numbers: when it began, its peak, a pair for each span, a pair for each point of
+// memory. Bytes are exact in a double up to 8 PiB.
 std::vector<double> pack(const StepRecord& record) {
   const program::RankTimeline& rank = record.timeline.ranks.front();
   std::vector<double> values{record.began_s,

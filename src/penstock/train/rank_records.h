@@ -11,12 +11,13 @@
 
 namespace penstock::train {
 
-// The step of median length at rank 0, among the last ones. All ranks call it, with records of the same
-// steps, which ran this program; rank 0 gets the timeline, the others nothing, and so does it where
-// there are none.
+// The step of median length at rank 0, among the last ones. All ranks call it, with records of the
+// same steps, which ran this program; rank 0 gets the timeline, the others nothing, and so does it
+// where there are none.
 //
-// Ranks need not begin a step at the same time. Threads have one clock; other ranks' clocks are compared
-// with rank 0's by messages to and fro, which is wrong by half of the shortest such trip at most.
+// Ranks need not begin a step at the same time. Threads have one clock; other ranks' clocks are
+// compared with rank 0's by messages to and fro, which is wrong by half of the shortest such trip
+// at most.
 std::optional<program::Timeline> gather_step(const StepRecords& records,
                                              const program::Program& program,
                                              comm::Group& group);

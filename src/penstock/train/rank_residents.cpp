@@ -22,10 +22,7 @@ program::Shard shard_of(const config::Recipe& recipe) {
   if (recipe.plan.data == 1) {
     return program::Shard::None;
   }
-  for (const program::Shard shard : {program::Shard::None,
-                                     program::Shard::Optimizer,
-                                     program::Shard::Gradients,
-                                     program::Shard::Parameters}) {
+  for (const program::Shard shard : program::kShards) {
     if (program::shard_name(shard) == recipe.plan.shard) {
       return shard;
     }
@@ -211,7 +208,9 @@ plan::Sharding units_of(const config::Recipe& recipe,
   for (const model::UnitSpec& unit : make_units(recipe, chain, cuts)) {
     const model::UnitLayout layout =
         model::lay_out(unit, compute_bytes == 4, static_cast<int32_t>(recipe.plan.data));
-    plan::UnitCost cost{.unit = {unit.name, {unit.layers.begin(), unit.layers.end()}},
+    plan::UnitCost cost{.unit = {unit.name,
+                                 {unit.layers.begin(), unit.layers.end()},
+                                 {unit.forward_only.begin(), unit.forward_only.end()}},
                         .bucket_bytes = 4 * layout.elements,
                         .reduced_bytes = (is_narrow(recipe) ? 2 : 4) * layout.elements};
     for (const model::UnitRange& range : layout.ranges) {

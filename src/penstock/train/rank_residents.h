@@ -1,5 +1,5 @@
-// What the ranks of a run hold during the whole step, and how their replicas divide it: computed from
-// shapes, as build_rank_model() will allocate it.
+// What the ranks of a run hold during the whole step, and how their replicas divide it: computed
+// from shapes, as build_rank_model() will allocate it.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@ void require_ranks(const config::PlanOptions& plan, int64_t found, const char* w
 // As many as a launcher has started, or as the user says, or as the recipe has.
 int64_t num_ranks(const config::Recipe& recipe, int64_t asked);
 
-// The same where the recipe may leave the layout of the ranks open: it is chosen first (layout.h), and
-// `work` gets the recipe that says it.
+// The same where the recipe may leave the layout of the ranks open: it is chosen first (layout.h),
+// and `work` gets the recipe that says it.
 void run_chosen_ranks(const config::Recipe& recipe,
                       int64_t asked,
                       const std::function<void(comm::Group&, const config::Recipe&)>& work);

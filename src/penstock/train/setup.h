@@ -13,15 +13,15 @@
 
 namespace penstock::train {
 
-// Threads, allocator and products; once per process, before the first tensor. The ranks of a pipeline
-// are threads of it, each with its share of the cores, unless a launcher has started them.
+// Threads, allocator and products; once per process, before the first tensor. The ranks of a
+// pipeline are threads of it, each with its share of the cores, unless a launcher has started them.
 void prepare_process(const config::Recipe& recipe, int64_t asked_ranks = 0);
 
 // The device that the recipe names, its account the one that the process's bytes are counted by.
 device::Device open_device(const config::Recipe& recipe);
 
-// The same for a rank of several, called in its own thread; there the caller sees to the account. The
-// ranks of a machine take its GPUs in turn, so several may share one.
+// The same for a rank of several, called in its own thread; there the caller sees to the account.
+// The ranks of a machine take its GPUs in turn, so several may share one.
 device::Device open_device(const config::Recipe& recipe, const comm::Group& group);
 
 // Whether the recipe's step is to be recorded and replayed.
@@ -32,8 +32,8 @@ model::Chain make_chain(const config::ModelOptions& model,
 at::ScalarType compute_type(const config::TrainOptions& train);
 data::Split open_data(const config::Recipe& recipe);
 
-// Where the recipe names weights to start from, takes those of `parameters`, all or some of the chain's.
-// With a group all ranks call it.
+// Where the recipe names weights to start from, takes those of `parameters`, all or some of the
+// chain's. With a group all ranks call it.
 void load_start_weights(const config::ModelOptions& model,
                         const model::Chain& chain,
                         model::Parameters& parameters,

@@ -1,5 +1,5 @@
-// A training step to be timed: the model of a recipe on random tokens, planned and run as in training,
-// without data, checkpoints or logs.
+// A training step to be timed: the model of a recipe on random tokens, planned and run as in
+// training, without data, checkpoints or logs.
 #pragma once
 
 #include <memory>

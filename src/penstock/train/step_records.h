@@ -21,7 +21,8 @@ class StepRecords {
   // `updates`: as many steps ran at once; only those of the most at once count.
   void add(const StepRecord& step, int64_t updates = 1);
 
-  // Of one step, of all runs but the first, which warms up; of that one when there is no other. 0: none.
+  // Of one step, of all runs but the first, which warms up; of that one when there is no other. 0:
+  // none.
   double median_seconds() const;
 
   // The last nine, oldest first: of the same steps at every rank.

@@ -1,4 +1,5 @@
-// The main job: trains the model of a recipe. trainer.cpp reads as the step.
+// The main job: trains the model of a recipe. trainer.cpp reads as the step; trainer_start.cpp is
+// how a run begins.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +24,7 @@ class Executor;
 namespace penstock::train {
 
 struct Planned;
+struct TrainerParts;
 
 struct Summary {
   int64_t first_step = 0;      // where this run began
@@ -51,8 +53,8 @@ struct MeasuredStep {
 // Everything a run consists of. Built complete: after construction the run can go.
 class Trainer {
  public:
-  // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder that
-  // holds an earlier run moves that run aside, into a folder within.
+  // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder
+  // that holds an earlier run moves that run aside, into a folder within.
   // With `predicts` the costs are measured even where no limit makes that necessary. Throws Error
   // (exit code 1) when the step does not fit in the recipe's limit.
   // Every rank of the group builds one, and calls the same functions of it.
@@ -70,33 +72,21 @@ class Trainer {
   // The plan in a line, at rank 0; empty where nothing was predicted.
   const std::string& plan_title() const;
 
-  // A step of median length among the last ones, as all ranks measured it. All ranks call it; rank 0
-  // gets it. Nothing before a step has run.
+  // A step of median length among the last ones, as all ranks measured it. All ranks call it; rank
+  // 0 gets it. Nothing before a step has run.
   std::optional<MeasuredStep> measured_step() const;
 
  private:
-  struct Parts;
+  struct Steps;
 
-  static std::unique_ptr<Parts> make_parts(const config::Recipe& recipe,
-                                           comm::Group& group,
-                                           bool predicts);
-  void load_or_start(const std::filesystem::path& from);
-  void arrange_folder(const std::filesystem::path& from);
-  bool is_to_stop();
-  std::vector<double> gather(double own);  // of all ranks
-  double sum_over_ranks(double own);
-  std::vector<double> add_over_ranks(const std::vector<double>& own);
-  void train_steps();
-  double gather_replicas(const run::Executor& executor);
-  void check_replicas();
+  void train();
+  void take_steps();
+  void update(Steps& steps);
+  void learn_outcome(const run::Executor& executor, Steps& steps);
   void note_update(const optim::Updated& updated, int64_t step);
-  void validate();
-  void save();
-  std::string write_sample() const;
+  void show(const Steps& steps, double seconds);
 
-  config::Recipe recipe_;
-  comm::Group& group_;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<TrainerParts> parts_;
   Summary summary_;
 };
 

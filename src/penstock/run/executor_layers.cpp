@@ -1,0 +1,137 @@
+// The executor at a layer or the loss: finds what it reads, hands it weights and gradients, keeps
+// what it makes.
+#include <ATen/ATen.h>
+
+#include "penstock/model/parameters.h"
+#include "penstock/run/executor_step.h"
+
+namespace penstock::run {
+
+using program::Instruction;
+using program::Op;
+using program::ValueId;
+using program::ValueKind;
+
+ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t layer) const {
+  for (const ValueId id : ids) {
+    const program::Value& value = rank_.values[static_cast<size_t>(id)];
+    if (value.kind == kind && value.layer == layer) {
+      return id;
+    }
+  }
+  return -1;
+}
+
+// The newest, or a copy that the instruction reads, or what was gathered for it.
+model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
+  if (parameters_.shard() == program::Shard::Parameters) {
+    step.layer_weights =
+        parameters_.weights_in_units(layer, [&](int64_t unit) -> const model::Tensors* {
+          const ValueId id =
+              find(instruction.reads, ValueKind::Gathered, static_cast<int32_t>(unit));
+          return id < 0 ? nullptr : &step.slot(id).tensors;
+        });
+    return step.layer_weights;
+  }
+  const ValueId copy = find(instruction.reads, ValueKind::Weights, program_.loss_index());
+  if (copy < 0) {
+    return parameters_.weights_of(layer);
+  }
+  step.layer_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
+  return step.layer_weights;
+}
+
+// The rank's own, or buckets that the instruction makes or an earlier half made.
+model::Gradients Executor::gradients_for(const Instruction& instruction,
+                                         int32_t layer,
+                                         Step& step) {
+  const program::Shard shard = parameters_.shard();
+  if (shard == program::Shard::None || shard == program::Shard::Optimizer) {
+    return parameters_.gradients_of(layer);
+  }
+  step.layer_gradients =
+      parameters_.gradients_in_buckets(layer, [&](int64_t unit) -> const at::Tensor& {
+        const int32_t number = static_cast<int32_t>(unit);
+        const ValueId made = find(instruction.makes, ValueKind::Bucket, number);
+        Slot& slot =
+            step.slot(made >= 0 ? made : find(instruction.reads, ValueKind::Bucket, number));
+        if (slot.tensors.empty()) {
+          slot.tensors = {parameters_.make_bucket(unit)};
+          slot.layer = layer;
+        }
+        return slot.tensors[0];
+      });
+  return step.layer_gradients;
+}
+
+void Executor::forward(const Instruction& instruction, Step& step) {
+  const int32_t layer = instruction.layer;
+  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
+  const ValueId output = find(instruction.makes, ValueKind::Activation, layer + 1);
+  const ValueId saved = find(instruction.makes, ValueKind::Saved, layer);
+  model::Saved* kept = nullptr;
+  if (saved >= 0) {
+    kept = &step.slot(saved).saved;
+    kept->way = instruction.keep;
+    kept->without_output = output < 0;
+  }
+  model::Tensors made = chain_.layer(layer).forward(
+      weights_for(instruction, layer, step), input.tensors, step.pass(instruction), kept);
+  if (output >= 0) {
+    step.slot(output).tensors = std::move(made);
+  }
+}
+
+void Executor::loss(const Instruction& instruction, Step& step) {
+  const int32_t last = program_.loss_index();
+  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, last));
+  const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
+  model::Loss::Result result =
+      chain_.loss().backward(weights_for(instruction, last, step),
+                             gradients_for(instruction, last, step),
+                             input.tensors[0],
+                             targets.tensors[0],
+                             step.scale_of(instruction) * step.input.loss_scale);
+  step.slot(find(instruction.makes, ValueKind::Gradient, last)).tensors = {
+      std::move(result.input_gradient)};
+  step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
+}
+
+void Executor::backward(const Instruction& instruction, Step& step) {
+  const int32_t layer = instruction.layer;
+  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
+  Slot& saved = step.slot(find(instruction.reads, ValueKind::Saved, layer));
+  const Slot& gradient = step.slot(find(instruction.reads, ValueKind::Gradient, layer + 1));
+  const ValueId made = find(instruction.makes, ValueKind::Gradient, layer);
+  model::Tensors input_gradient;
+  if (instruction.op == Op::Backward) {
+    input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
+                                                  gradients_for(instruction, layer, step),
+                                                  input.tensors,
+                                                  std::move(saved.saved),
+                                                  gradient.tensors,
+                                                  step.pass(instruction));
+  } else {
+    const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
+    input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
+                                                        gradients_for(instruction, layer, step),
+                                                        input.tensors,
+                                                        std::move(saved.saved),
+                                                        gradient.tensors,
+                                                        step.pass(instruction),
+                                                        step.slot(work).work);
+  }
+  if (made >= 0) {
+    step.slot(made).tensors = std::move(input_gradient);
+  }
+}
+
+void Executor::backward_weight(const Instruction& instruction, Step& step) {
+  const int32_t layer = instruction.layer;
+  const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
+  chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
+                                      gradients_for(instruction, layer, step),
+                                      std::move(step.slot(work).work));
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,91 @@
+// What a rank holds during training, in the order in which it is made. For the trainer's own files:
+// trainer_*.cpp are what it does with these parts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/config/recipe.h"
+#include "penstock/data/dataset.h"
+#include "penstock/device/device.h"
+#include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/loss_scale.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/program/program.h"
+#include "penstock/run/executor.h"
+#include "penstock/run/rank_update.h"
+#include "penstock/train/rank_model.h"
+#include "penstock/train/step_records.h"
+
+namespace penstock::checkpoint {
+class RunLock;
+}
+namespace penstock::comm {
+class Group;
+}
+namespace penstock::data {
+class Loader;
+}
+
+namespace penstock::train {
+
+class Reporter;
+
+struct TrainerParts {
+  // The limit comes first and covers everything, measuring included; the plan comes before any
+  // weights are loaded, for measuring needs an optimizer that has done nothing yet.
+  TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool predicts);
+  ~TrainerParts();
+
+  // Whether the next step is to add up the gradients of the replicas, where there are any; else the
+  // optimizer sees to that in its own way.
+  bool reduces_gradients() const;
+  // What takes the next steps, this many at once.
+  run::Executor& executor_of(int64_t updates);
+
+  // Of the steps that a run of many ends up with; and, where there are any, the program they ran.
+  const StepRecords& steady_records() const;
+  const program::Program& steady_program() const;
+
+  // A program beside the plan's. It is made when it is needed first.
+  struct Variant {
+    program::Program program;
+    std::unique_ptr<run::Executor> executor;
+  };
+
+  config::Recipe recipe;
+  comm::Group& group;
+  device::Device device;
+  memory::AccountScope account;
+  memory::LimitScope limit;
+  uint64_t seed;
+  std::unique_ptr<checkpoint::RunLock> lock;  // rank 0 has it
+  data::Split split;
+  model::Chain chain;
+  RankModel model;
+  model::Parameters& parameters;
+  optim::Optimizer& optimizer;
+  run::RankUpdate others;
+  std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
+  std::optional<optim::LossScaler> scaler;  // float16 alone has one
+  run::Executor executor;
+  std::map<int64_t, Variant> shorter;  // runs of an asynchronous pipeline, by updates
+  Variant unreduced;                   // leaves the gradients of the replicas to the optimizer
+  StepRecords records, unreduced_records;
+  checkpoint::TrainState state;
+  std::unique_ptr<data::Loader> loader;
+  std::unique_ptr<Reporter> reporter;  // rank 0 has it
+};
+
+// All ranks call it. The loader and the reporter are left to the caller: they begin where the state
+// does. Throws Error (exit code 1) when the parts or the step do not fit in the recipe's limit.
+std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
+                                                 comm::Group& group,
+                                                 bool predicts);
+
+}  // namespace penstock::train

@@ -1,0 +1,124 @@
+// How a run begins: its parts are made, loaded from a checkpoint or started afresh, and its folder
+// is made ready.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/base/file.h"
+#include "penstock/base/log.h"
+#include "penstock/base/text.h"
+#include "penstock/checkpoint/checkpoint.h"
+#include "penstock/checkpoint/run_folder.h"
+#include "penstock/comm/group.h"
+#include "penstock/data/loader.h"
+#include "penstock/train/earlier_run.h"
+#include "penstock/train/reporter.h"
+#include "penstock/train/setup.h"
+#include "penstock/train/trainer.h"
+#include "penstock/train/trainer_parts.h"
+
+namespace penstock::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The same run has the same cuts, whatever is measured today.
+void keep_cuts(const config::PlanOptions& stored, config::PlanOptions& ours) {
+  const bool is_same = stored.schedule == ours.schedule && stored.pipeline == ours.pipeline;
+  if (is_same && ours.cuts.empty()) {
+    ours.cuts = stored.cuts;
+  }
+}
+
+// As plan.cuts has them.
+std::string cuts_text(const std::vector<int32_t>& cuts) {
+  std::vector<std::string> firsts;
+  for (size_t i = 1; i + 1 < cuts.size(); ++i) {
+    firsts.push_back(cat(cuts[i]));
+  }
+  return join(firsts, ",");
+}
+
+void require_same_data(const std::string& before, const std::string& now) {
+  if (before != now) {
+    log_warning("the data has changed since the checkpoint (",
+                before,
+                " then, ",
+                now,
+                " now): the samples to come are not those it would have seen");
+  }
+}
+
+// `from` is a checkpoint; empty: a fresh start.
+void load_or_start(const fs::path& from, TrainerParts& parts) {
+  if (from.empty()) {
+    load_start_weights(parts.recipe.model, parts.chain, parts.parameters, &parts.group);
+  } else {
+    parts.state =
+        checkpoint::load(from, parts.recipe, parts.parameters, parts.optimizer, parts.group);
+    require_same_data(parts.state.data, parts.split.train.fingerprint());
+    log_info("resuming from ", from.string(), " at step ", parts.state.step);
+  }
+  const program::Shard shard = parts.parameters.shard();
+  if (shard == program::Shard::Optimizer || shard == program::Shard::Gradients) {
+    parts.model.replicas->gather_all(parts.parameters);
+  }
+  parts.state.data = parts.split.train.fingerprint();
+  if (parts.scaler) {
+    if (parts.state.loss_scale) {
+      parts.scaler->set_state(*parts.state.loss_scale);
+    }
+    parts.state.loss_scale = parts.scaler->state();
+  }
+}
+
+// Rank 0 does it for all.
+void arrange_folder(const std::string& out, const fs::path& from, int64_t step) {
+  if (!from.empty() && fs::equivalent(from.parent_path(), out)) {
+    // What came after it is given up; from now on the run stands here.
+    checkpoint::point_latest(from);
+    move_later_steps_aside(out, step);
+  } else {
+    move_earlier_run_aside(out);
+  }
+  checkpoint::remove_leftovers(out);
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::Recipe& recipe,
+                 const fs::path& resume,
+                 comm::Group& group,
+                 bool predicts) {
+  const fs::path from =
+      resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
+  require_writable_folder(recipe.run.out, "run.out");
+  config::Recipe ours = recipe;
+  if (ours.plan.is_asynchronous() && !from.empty()) {
+    keep_cuts(checkpoint::verified_recipe(from, group).plan, ours.plan);
+  }
+  parts_ = make_trainer_parts(ours, group, predicts);
+  TrainerParts& parts = *parts_;
+  if (ours.plan.is_asynchronous()) {  // part of the numbers, and so of the checkpoint
+    parts.recipe.plan.cuts = cuts_text(parts.model.stages.cuts);
+  }
+  load_or_start(from, parts);
+  // Nobody moves a checkpoint while another rank reads it.
+  group.barrier([] { return std::string("the start of training"); });
+  if (group.rank() == 0) {
+    arrange_folder(recipe.run.out, from, parts.state.step);
+    parts.reporter = std::make_unique<Reporter>(recipe, parts.state.step);
+  }
+  parts.loader =
+      std::make_unique<data::Loader>(parts.split.train,
+                                     data::LoaderOptions{.seed = parts.seed,
+                                                         .batch = recipe.train.batch,
+                                                         .first_sample = parts.state.samples_seen});
+  summary_.first_step = parts.state.step;
+  summary_.parameters = parts.chain.parameter_count();
+  summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
+}
+
+}  // namespace penstock::train
