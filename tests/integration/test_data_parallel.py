@@ -364,6 +364,17 @@ class OneBit(DataTestCase):
                     *("--resume", f"{optimizer}-whole/step-00000008"),
                 )
                 self.assert_close(other["losses"], whole["losses"][8:], allowed=0.05)
+                # Twice as many steps would have frozen the variance later.
+                refused = self.train(
+                    {**values, "train.steps": 32, "run.out": f"{optimizer}-more"},
+                    *("--resume", f"{optimizer}-whole/step-00000008"),
+                    code=2,
+                )
+                self.assertRegex(
+                    refused.errors()[-1],
+                    f"cannot resume from .*: {optimizer} would have updated its variance in other steps by this "
+                    r"recipe; set train.(var_)?freeze_step = 3\b",
+                )
 
     def test_share_their_state_and_work_in_pipelines(self):
         for optimizer in self.OPTIMIZERS:
@@ -379,10 +390,15 @@ class OneBit(DataTestCase):
                     {**values, "plan.shard": "optimizer", "run.out": f"{optimizer}-2"}
                 )
                 self.assertEqual(shared["losses"], whole["losses"])
-                piped = self.train(
-                    {**values, "plan.pipeline": 2, "run.out": f"{optimizer}-3"}
-                )
+                values |= {"plan.pipeline": 2, "plan.schedule": "1f1b", "run.save_every": 8}
+                piped = self.train({**values, "run.out": f"{optimizer}-3"})
                 self.assert_close(piped["losses"], whole["losses"], allowed=0.02)
+                # A checkpoint has the shared table once: both stages have had the same bits of it.
+                rest = self.train(
+                    {**values, "run.out": f"{optimizer}-4"},
+                    *("--resume", f"{optimizer}-3/step-00000008"),
+                )
+                self.assertEqual(rest["losses"], piped["losses"][8:])
 
 
 class BadInput(DataTestCase):

@@ -110,17 +110,8 @@ class Replica {
   }
 
   Squares add_over_replicas(const Squares& own) {
-    std::vector<double> values;
-    for (const ExactSum& sum : own) {
-      values.insert(values.end(), {sum.high, sum.low});
-    }
-    const std::vector<double> all =
-        group_.all_gather(values, [] { return std::string("squares"); });
-    Squares squares(own.size());
-    for (size_t i = 0; i < all.size(); i += 2) {
-      squares[i % values.size() / 2].add(ExactSum(all[i], all[i + 1]));
-    }
-    return squares;
+    const auto what = [] { return std::string("squares"); };
+    return add_up(group_.all_gather(halves_of(own), what), own.size());
   }
 
   const ReplicaCase case_;

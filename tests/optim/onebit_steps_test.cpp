@@ -49,6 +49,38 @@ TEST(VarianceSteps, AreCounted) {
   }
 }
 
+TEST(OneBitSteps, GoOnFromAStateThatTheyCouldHaveMade) {
+  const config::TrainOptions before{.steps = 500, .optimizer = "onebit-lamb"};
+  config::TrainOptions after = before;
+  after.steps = 1000;  // freezes after 200 steps, not 100
+  EXPECT_EQ(settings_to_go_on(before, before, 300), "");
+  EXPECT_EQ(settings_to_go_on(before, after, 100), "");
+  EXPECT_EQ(settings_to_go_on(before, after, 101), "train.freeze_step = 100");
+  EXPECT_EQ(settings_to_go_on(after, before, 150), "train.freeze_step = 200");
+  after.freeze_step = 100;
+  EXPECT_EQ(settings_to_go_on(before, after, 500), "");
+}
+
+TEST(OneBitSteps, OfZeroOneAdamGoOnWhereReplicasHaveMet) {
+  const config::TrainOptions before{.steps = 500, .optimizer = "zeroone-adam"};
+  const std::string settings =
+      "train.var_freeze_step = 100, train.var_update_scaler = 64, train.local_step_scaler = 200 "
+      "and "
+      "train.local_step_clipper = 16";
+  config::TrainOptions after = before;
+  after.steps = 1000;
+  EXPECT_EQ(settings_to_go_on(before, after, 99), "");
+  EXPECT_EQ(settings_to_go_on(before, after, 300), settings);
+  after.var_freeze_step = 100;
+  EXPECT_EQ(settings_to_go_on(before, after, 500), "");
+  after.local_step_scaler = 50;
+  EXPECT_EQ(settings_to_go_on(before, after, 205), settings);
+  after = before;
+  after.var_update_scaler = 16;
+  EXPECT_EQ(settings_to_go_on(before, after, 16), "");
+  EXPECT_EQ(settings_to_go_on(before, after, 17), settings);
+}
+
 TEST(Replicas, MeetEveryStepUntilTheVarianceIsFrozenThenHalfAsOftenEachTime) {
   const config::TrainOptions train{
       .steps = 40, .var_freeze_step = 4, .local_step_scaler = 5, .local_step_clipper = 6};

@@ -31,8 +31,7 @@ struct ExactSum {
   double value() const { return high; }
 };
 
-// As ranks send them to each other: two doubles each. And the sums of what `count` such sums are at
-// several ranks, those of one after those of another.
+// As ranks send them to each other: two doubles each.
 inline std::vector<double> halves_of(const std::vector<ExactSum>& sums) {
   std::vector<double> halves;
   for (const ExactSum& sum : sums) {
@@ -40,6 +39,8 @@ inline std::vector<double> halves_of(const std::vector<ExactSum>& sums) {
   }
   return halves;
 }
+// Of each of `count` sums, the sum over the ranks: `halves` has those of one rank after those of
+// another.
 inline std::vector<ExactSum> add_up(const std::vector<double>& halves, size_t count) {
   std::vector<ExactSum> sums(count);
   for (size_t i = 0; i + 1 < halves.size(); i += 2) {

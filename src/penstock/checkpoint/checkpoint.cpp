@@ -27,6 +27,7 @@
 #include "penstock/comm/local.h"
 #include "penstock/config/options.h"
 #include "penstock/model/parameters.h"
+#include "penstock/optim/onebit_steps.h"
 #include "penstock/optim/optimizer.h"
 
 namespace penstock::checkpoint {
@@ -157,6 +158,24 @@ void compare_recipes(const fs::path& folder,
     }
     log_warning(
         "resuming with ", option.key, " = ", now, "; the checkpoint was trained with ", before);
+  }
+}
+
+// The number of a step decides what 1-bit optimizers do in it.
+void require_same_variance(const fs::path& folder,
+                           const config::TrainOptions& stored,
+                           const config::TrainOptions& ours,
+                           int64_t steps) {
+  const std::string settings =
+      ours.is_one_bit() ? optim::settings_to_go_on(stored, ours, steps) : "";
+  if (!settings.empty()) {
+    throw CheckpointError(
+        cat("cannot resume from ",
+            folder.string(),
+            ": ",
+            ours.optimizer,
+            " would have updated its variance in other steps by this recipe; set ",
+            settings));
   }
 }
 
@@ -355,6 +374,7 @@ TrainState load(const fs::path& folder,
   run_together(group, what, [&] {
     compare_recipes(folder, stored_recipe, recipe);
     stored = read_state(folder);
+    require_same_variance(folder, stored_recipe.train, recipe.train, stored.optimizer_steps);
     if (recipe.train.precision == "float16") {
       stored.state.loss_scale = read_manifest(folder).loss_scale;
     }

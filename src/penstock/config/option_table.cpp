@@ -261,8 +261,8 @@ std::vector<Option> make_table() {
               train,
               &TrainOptions::freeze_step,
               {0},
-              "onebit-adam, onebit-lamb: steps in full precision, after which the variance stays "
-              "as it is; 0: a fifth of train.steps"),
+              "onebit-adam, onebit-lamb: steps in full precision, after which the variance of each "
+              "element is no longer updated; 0: a fifth of train.steps"),
       integer("train.var_freeze_step",
               train,
               &TrainOptions::var_freeze_step,

@@ -117,8 +117,8 @@ struct NameParts {
   std::string_view arguments;  // what is between < and > after the name
 };
 
-// "void a::(anonymous namespace)::b<int>::c<3, x::y>(z)" -> {a, (anonymous namespace), b}, c, "3,
-// x::y"
+// "void a::(anonymous namespace)::b<int>::c<3, x::y>(z)"
+//   -> {a, (anonymous namespace), b}, c, "3, x::y"
 NameParts split_name(std::string_view text) {
   constexpr std::string_view anonymous = "(anonymous namespace)";
   NameParts parts;

@@ -46,8 +46,8 @@ void mark_alive(const float* mean_square, int64_t count, uint8_t* bits, int64_t 
 // squares cannot.
 double sum_with_signs(const float* values, int64_t count, uint64_t seed);
 
-// The updates of optimizers whose variance is frozen. `settings` are AdamW's, with the bias
-// correction of the variance as it was when it froze.
+// The updates of optimizers whose variance is frozen. `settings` are AdamW's, with a bias correction
+// of the variance that no longer follows the number of the step.
 
 // mean += (1 - beta1) * (gradient_scale * gradients - mean)
 void blend_mean(float* mean,

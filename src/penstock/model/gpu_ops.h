@@ -1,7 +1,7 @@
 // The arithmetic of the fused layers on a GPU, on tensors: our kernels, cuBLASLt's products and
 // cuDNN's attention, each with its gradient. The counterpart of blocks.h. Works below autograd, on
-// the context's compute stream; all tensors are contiguous. Matrices are row-major, weights [in,
-// out].
+// the context's compute stream; all tensors are contiguous. Matrices are row-major; weights are
+// [in, out].
 #pragma once
 
 #include <memory>

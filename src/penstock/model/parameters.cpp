@@ -91,10 +91,6 @@ void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at
   }
 }
 
-}  // namespace
-
-namespace {
-
 void require_shardable(const Layer& layer, program::Shard shard) {
   if (shard == program::Shard::Parameters && !layer.takes_gathered_weights()) {
     throw ConfigError(

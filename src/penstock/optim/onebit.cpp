@@ -250,9 +250,9 @@ void OneBit::update(model::Parameters& parameters, const UpdateSettings& setting
   const bool is_estimate = num_replicas_ > 1 && !wants_reduced_gradients();
   squares_ = is_estimate ? estimate_squares(parameters) : gradient_squares(parameters);
   // Where the state is sharded, what replicas have of a parameter is added up: one has all of it.
-  const bool is_with_another =
+  const bool counts_elsewhere =
       is_estimate && parameters.shard() != program::Shard::None && parameters.replica() != 0;
-  const Squares own = is_with_another ? Squares(squares_.size()) : squares_;
+  const Squares own = counts_elsewhere ? Squares(squares_.size()) : squares_;
   const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
   updated_ = {norm, std::isfinite(norm)};
   if (updated_.was_applied) {

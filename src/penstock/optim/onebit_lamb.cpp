@@ -30,8 +30,9 @@ class OneBitLamb final : public FreezingOneBit {
   }
 
  private:
-  // Of each parameter: the mean norm of warm-up's updates; the sum of its variance when that froze;
-  // and what that would be now, a running mean of the gradient's square.
+  // Of each parameter: the mean norm of warm-up's updates; the sum of its variance, without the
+  // correction, when that froze; and what that would be now, with it: a running mean of the
+  // gradient's square.
   static constexpr size_t kUpdateNorm = kNumBuffers, kFrozenSquare = kNumBuffers + 1,
                           kGradientSquare = kNumBuffers + 2;
 
@@ -76,7 +77,7 @@ class OneBitLamb final : public FreezingOneBit {
     const kernels::AdamSettings settings = settings_for(rate, freeze_);
     if (steps_done_ == freeze_) {
       complete_momentum(parameters);
-      start_squares(parameters, static_cast<double>(settings.bias_correction2));
+      freeze(parameters, static_cast<double>(settings.bias_correction2));
     }
     average_momentum(parameters, settings, gradient_scale);
     const std::vector<ExactSum> weights = sum_by_parameter(parameters, [](const Piece& piece) {
@@ -87,29 +88,32 @@ class OneBitLamb final : public FreezingOneBit {
       blend(flat(kGradientSquare)[i],
             gradient_scale * gradient_scale * squares()[i].value(),
             train_.beta2);
-      const double update = static_cast<double>(flat(kUpdateNorm)[i]) /
-                            (1 - std::pow(kNormDecay, static_cast<double>(freeze_)));
-      moves.push_back({with_variance_of_now(settings, i),
-                       trust_ratio(parameters.all()[i], weights[i], update)});
+      moves.push_back(
+          {with_variance_of_now(settings, i),
+           trust_ratio(
+               parameters.all()[i], weights[i], static_cast<double>(flat(kUpdateNorm)[i]))});
     }
     move(parameters, moves);
   }
 
-  void start_squares(model::Parameters& parameters, double correction) {
+  void freeze(model::Parameters& parameters, double correction) {
     const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Piece& piece) {
       return std::accumulate(piece.mean_square, piece.mean_square + piece.count, 0.0);
     });
     for (size_t i = 0; i < variances.size(); ++i) {
-      flat(kFrozenSquare)[i] = static_cast<float>(variances[i].value() / correction);
-      flat(kGradientSquare)[i] = flat(kFrozenSquare)[i];
+      flat(kFrozenSquare)[i] = static_cast<float>(variances[i].value());
+      flat(kGradientSquare)[i] = static_cast<float>(variances[i].value() / correction);
+      // A running mean that began with 0.
+      flat(kUpdateNorm)[i] /=
+          static_cast<float>(1 - std::pow(kNormDecay, static_cast<double>(freeze_)));
     }
   }
 
-  // A larger correction is a smaller variance, of all elements alike.
+  // The variance as it froze, corrected so that its sum is that of now.
   kernels::AdamSettings with_variance_of_now(kernels::AdamSettings settings, size_t parameter) {
     const float frozen = flat(kFrozenSquare)[parameter], now = flat(kGradientSquare)[parameter];
     if (frozen > 0 && now > 0) {
-      settings.bias_correction2 *= frozen / now;
+      settings.bias_correction2 = frozen / now;
     }
     return settings;
   }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "penstock/config/recipe.h"
 
 namespace penstock::optim {
 
-// 1-bit Adam, 1-bit LAMB: the last step in full precision, after which the variance stays as it is.
+// 1-bit Adam, 1-bit LAMB: the last step in full precision, and the last that updates the variance of
+// each element.
 int64_t freeze_step(const config::TrainOptions& train);
 
 // 0/1 Adam: the last step that may update the variance.
@@ -22,5 +24,12 @@ int64_t variance_updates(const config::TrainOptions& train, int64_t step);
 // var_freeze_step, then every 1, 2, 4, ... steps, up to train.local_step_clipper, doubled every
 // train.local_step_scaler steps; and in the last step of all.
 bool replicas_meet(const config::TrainOptions& train, int64_t step);
+
+// Whether a state that one recipe has made in `steps` steps is one that another goes on from: it has
+// updated the same variance as often, and replicas have just met. If not, what the other is to set;
+// empty: it goes on as it is.
+std::string settings_to_go_on(const config::TrainOptions& before,
+                              const config::TrainOptions& after,
+                              int64_t steps);
 
 }  // namespace penstock::optim

@@ -133,7 +133,7 @@ class StageSharding {
   std::vector<int32_t> weights_of(const Instruction& work) const {
     std::vector<int32_t> units = units_of(work);
     std::erase_if(units, [&](int32_t unit) {
-      return !cost(unit).unit.has_weights_for(work.op, layer_of(work));
+      return !cost(unit).unit.is_needed_for(work.op, layer_of(work));
     });
     return units;
   }

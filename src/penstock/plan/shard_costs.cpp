@@ -47,7 +47,7 @@ class Additions {
   bool needs_weights(int32_t layer, program::Op op) const {
     const std::vector<int32_t>& units = units_of_[static_cast<size_t>(layer)];
     return std::any_of(units.begin(), units.end(), [&](int32_t unit) {
-      return sharding_.units[static_cast<size_t>(unit)].unit.has_weights_for(op, layer);
+      return sharding_.units[static_cast<size_t>(unit)].unit.is_needed_for(op, layer);
     });
   }
 

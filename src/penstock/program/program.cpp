@@ -110,7 +110,7 @@ bool is_of_a_unit(ValueKind kind) {
   return kind == ValueKind::Gathered || kind == ValueKind::Bucket || kind == ValueKind::Reduced;
 }
 
-bool Unit::has_weights_for(Op op, int32_t layer) const {
+bool Unit::is_needed_for(Op op, int32_t layer) const {
   switch (op) {
     case Op::Forward:
     case Op::Loss:

@@ -127,7 +127,7 @@ struct Unit {
   std::vector<int32_t> forward_only = {};  // of them, those whose backward needs no weights
 
   // Whether work at a layer of it needs its weights.
-  bool has_weights_for(Op op, int32_t layer) const;
+  bool is_needed_for(Op op, int32_t layer) const;
   bool operator==(const Unit&) const = default;
 };
 

@@ -9,7 +9,7 @@ namespace penstock::program {
 
 namespace {
 
-bool is_at_a_layer(Op op) {
+bool may_need_weights(Op op) {
   return op == Op::Forward || op == Op::Loss || op == Op::Backward || op == Op::BackwardInput;
 }
 
@@ -76,7 +76,7 @@ ReplicaCheck::ReplicaCheck(const RankLives& lives)
   for (const Instruction& instruction : lives.rank().instructions) {
     const bool is_loss = instruction.op == Op::Loss;
     const int32_t layer = is_loss ? program_.loss_index() : instruction.layer;
-    if (is_at_a_layer(instruction.op) && layer >= 0 && layer <= program_.loss_index()) {
+    if (may_need_weights(instruction.op) && layer >= 0 && layer <= program_.loss_index()) {
       for (const int32_t unit : units_of(layer)) {
         is_own_[static_cast<size_t>(unit)] = true;
       }
@@ -93,7 +93,7 @@ ReplicaCheck::Extra ReplicaCheck::check_units_of(const Instruction& instruction,
   Extra extra;
   for (const int32_t unit : units_of(layer)) {
     const bool needs_weights =
-        program_.units[static_cast<size_t>(unit)].has_weights_for(instruction.op, layer);
+        program_.units[static_cast<size_t>(unit)].is_needed_for(instruction.op, layer);
     if (program_.shard == Shard::Parameters && needs_weights) {
       // Whichever is there: the weights do not move before the step.
       const auto is_gathered = [&](ValueId id) {

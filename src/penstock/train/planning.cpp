@@ -73,7 +73,10 @@ std::vector<program::Resident> find_residents(const config::Recipe& recipe,
 
 // Optimizer state per layer, in the proportion of its parameters.
 void share_optimizer_state(plan::CostTable& table, const optim::Optimizer& optimizer) {
-  const int64_t copies = static_cast<int64_t>(optimizer.state().size());
+  const int64_t copies = std::count_if(
+      optimizer.state().begin(), optimizer.state().end(), [](const optim::StateBuffer& buffer) {
+        return !buffer.is_per_parameter;
+      });
   for (plan::LayerCost& layer : table.layers) {
     layer.optimizer_bytes = copies * layer.parameter_bytes;
   }
