@@ -376,6 +376,17 @@ class OneBit(DataTestCase):
                     r"recipe; set train.(var_)?freeze_step = 3\b",
                 )
 
+    def test_one_replica_stops_where_several_would_be_apart(self):
+        values = {**self.VALUES, "train.optimizer": "zeroone-adam", "plan.data": 1, "run.save_every": 10}
+        whole = self.train({**values, "run.out": "whole"})
+        for data, allowed in ((1, 0), (2, 0.05)):
+            with self.subTest(data=data):
+                rest = self.train(
+                    {**values, "plan.data": data, "run.out": f"rest-{data}"},
+                    *("--resume", "whole/step-00000010"),
+                )
+                self.assert_close(rest["losses"], whole["losses"][10:], allowed=allowed)
+
     def test_share_their_state_and_work_in_pipelines(self):
         for optimizer in self.OPTIMIZERS:
             with self.subTest(optimizer=optimizer):

@@ -61,20 +61,18 @@ TEST(OneBitSteps, GoOnFromAStateThatTheyCouldHaveMade) {
   EXPECT_EQ(settings_to_go_on(before, after, 500), "");
 }
 
-TEST(OneBitSteps, OfZeroOneAdamGoOnWhereReplicasHaveMet) {
+TEST(OneBitSteps, OfZeroOneAdamGoOnWhereTheVarianceIsTheSame) {
   const config::TrainOptions before{.steps = 500, .optimizer = "zeroone-adam"};
-  const std::string settings =
-      "train.var_freeze_step = 100, train.var_update_scaler = 64, train.local_step_scaler = 200 "
-      "and "
-      "train.local_step_clipper = 16";
+  for (int64_t step = 1; step <= 500; ++step) {
+    EXPECT_EQ(settings_to_go_on(before, before, step), "");
+  }
+  const std::string settings = "train.var_freeze_step = 100 and train.var_update_scaler = 64";
   config::TrainOptions after = before;
   after.steps = 1000;
   EXPECT_EQ(settings_to_go_on(before, after, 99), "");
   EXPECT_EQ(settings_to_go_on(before, after, 300), settings);
   after.var_freeze_step = 100;
-  EXPECT_EQ(settings_to_go_on(before, after, 500), "");
-  after.local_step_scaler = 50;
-  EXPECT_EQ(settings_to_go_on(before, after, 205), settings);
+  EXPECT_EQ(settings_to_go_on(before, after, 300), "");
   after = before;
   after.var_update_scaler = 16;
   EXPECT_EQ(settings_to_go_on(before, after, 16), "");

@@ -273,6 +273,19 @@ void OneBit::move_as_adamw(model::Parameters& parameters,
   });
 }
 
+void OneBit::take_in_gradients(model::Parameters& parameters,
+                               const kernels::AdamSettings& settings,
+                               double gradient_scale) {
+  const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
+  for_each_range([&](int64_t first, int64_t count) {
+    kernels::blend_mean(flat(kMean) + first,
+                        gradients + first,
+                        count,
+                        own_scale(gradient_scale),
+                        settings.one_minus_beta1);
+  });
+}
+
 FreezingOneBit::FreezingOneBit(const config::TrainOptions& train,
                                const model::Parameters& parameters)
     : OneBit(train, parameters), freeze_(freeze_step(train)) {}
@@ -289,14 +302,7 @@ void FreezingOneBit::step(model::Parameters& parameters, const Rate& rate, doubl
 void FreezingOneBit::average_momentum(model::Parameters& parameters,
                                       const kernels::AdamSettings& settings,
                                       double gradient_scale) {
-  const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
-  for_each_range([&](int64_t first, int64_t count) {
-    kernels::blend_mean(flat(kMean) + first,
-                        gradients + first,
-                        count,
-                        own_scale(gradient_scale),
-                        settings.one_minus_beta1);
-  });
+  take_in_gradients(parameters, settings, gradient_scale);
   average(parameters, flat(kMean));
 }
 

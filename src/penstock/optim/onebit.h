@@ -59,6 +59,11 @@ class OneBit : public Optimizer {
   // the gradient: they are shares of a sum.
   float own_scale(double gradient_scale) const;
 
+  // The momentum takes in this replica's own gradient.
+  void take_in_gradients(model::Parameters& parameters,
+                         const kernels::AdamSettings& settings,
+                         double gradient_scale);
+
   // From this replica's values to the average as all replicas see it, to the bit. `values` are laid
   // out as Parameter::offset says; dead ones become zero.
   void average(model::Parameters& parameters, float* values);
@@ -123,7 +128,7 @@ class FreezingOneBit : public OneBit {
                            const Rate& rate,
                            double gradient_scale) = 0;
 
-  // The momentum takes in this replica's own gradient, and becomes the mean of all replicas'.
+  // The momentum takes in the replicas' own gradients and becomes their mean.
   void average_momentum(model::Parameters& parameters,
                         const kernels::AdamSettings& settings,
                         double gradient_scale);

@@ -12,10 +12,6 @@ int64_t given_or_fifths(int64_t given, int64_t fifths, const config::TrainOption
   return given > 0 ? given : std::max<int64_t>(1, fifths * train.steps / 5);
 }
 
-int64_t local_step_scaler(const config::TrainOptions& train) {
-  return given_or_fifths(train.local_step_scaler, 2, train);
-}
-
 }  // namespace
 
 int64_t freeze_step(const config::TrainOptions& train) {
@@ -50,7 +46,7 @@ bool replicas_meet(const config::TrainOptions& train, int64_t step) {
   if (local <= 0 || step == train.steps) {
     return true;
   }
-  const int64_t scaler = local_step_scaler(train);
+  const int64_t scaler = given_or_fifths(train.local_step_scaler, 2, train);
   int64_t interval = 1, begin = 0;
   while (interval < train.local_step_clipper && begin + scaler < local) {
     interval = std::min(2 * interval, train.local_step_clipper);
@@ -67,15 +63,11 @@ std::string settings_to_go_on(const config::TrainOptions& before,
     const bool is_same =
         std::min(steps, var_freeze_step(before)) == std::min(steps, var_freeze_step(after)) &&
         variance_updates(before, steps) == variance_updates(after, steps);
-    return is_same && replicas_meet(after, steps) ? ""
-                                                  : cat("train.var_freeze_step = ",
-                                                        var_freeze_step(before),
-                                                        ", train.var_update_scaler = ",
-                                                        before.var_update_scaler,
-                                                        ", train.local_step_scaler = ",
-                                                        local_step_scaler(before),
-                                                        " and train.local_step_clipper = ",
-                                                        before.local_step_clipper);
+    return is_same ? ""
+                   : cat("train.var_freeze_step = ",
+                         var_freeze_step(before),
+                         " and train.var_update_scaler = ",
+                         before.var_update_scaler);
   }
   return std::min(steps, freeze_step(before)) == std::min(steps, freeze_step(after))
              ? ""

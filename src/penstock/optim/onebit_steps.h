@@ -26,8 +26,7 @@ int64_t variance_updates(const config::TrainOptions& train, int64_t step);
 bool replicas_meet(const config::TrainOptions& train, int64_t step);
 
 // Whether a state that one recipe has made in `steps` steps is one that another goes on from: it has
-// updated the same variance as often, and replicas have just met. If not, what the other is to set;
-// empty: it goes on as it is.
+// updated the variance as often. If not, what the other is to set; empty: it goes on as it is.
 std::string settings_to_go_on(const config::TrainOptions& before,
                               const config::TrainOptions& after,
                               int64_t steps);

@@ -27,9 +27,7 @@ class ZeroOneAdam final : public OneBit {
     return updates_variance(train_, steps_done_ + 1);
   }
 
-  bool replicas_agree() const override {
-    return num_replicas() == 1 || replicas_meet(train_, steps_done_);
-  }
+  bool replicas_agree() const override { return !are_apart_; }
 
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
     if (updates_variance(train_, steps_done_ + 1)) {
@@ -64,22 +62,15 @@ class ZeroOneAdam final : public OneBit {
       forget_errors();  // they were those of gradients
     }
     const kernels::AdamSettings settings = settings_now(rate);
-    const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
-    for_each_range([&](int64_t first, int64_t count) {
-      kernels::blend_mean(flat(kMean) + first,
-                          gradients + first,
-                          count,
-                          own_scale(gradient_scale),
-                          settings.one_minus_beta1);
-    });
+    take_in_gradients(parameters, settings, gradient_scale);
     const bool meets = num_replicas() == 1 || replicas_meet(train_, steps_done_ + 1);
     // An interval of one step: the momentum that moves the replica is at hand.
-    if (meets && replicas_agree()) {
+    if (meets && !are_apart_) {
       average(parameters, flat(kMean));
       for_each_piece(parameters, [&](const Piece& piece, size_t) { move(piece, settings); });
       return;
     }
-    if (replicas_agree()) {
+    if (!are_apart_) {
       start_.copy_(parameters.flat_weights());
       rate_sum_ = 0;
       decay_product_ = 1;
@@ -94,6 +85,7 @@ class ZeroOneAdam final : public OneBit {
     if (meets) {
       meet(parameters, settings);
     }
+    are_apart_ = !meets;
   }
 
   // Replicas come to one point. Where nothing has moved them their momentum is averaged all the
@@ -133,7 +125,8 @@ class ZeroOneAdam final : public OneBit {
   }
 
   const int64_t freeze_;
-  // Since the replicas last met.
+  // Have taken steps by themselves since they met, or since all began with the same weights.
+  bool are_apart_ = false;
   at::Tensor start_;  // the weights then
   double rate_sum_ = 0;
   double decay_product_ = 1;
