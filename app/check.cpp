@@ -20,6 +20,7 @@
 #include "penstock/report/progress.h"
 #include "penstock/train/check_pipeline.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
 
 #include "arguments.h"
@@ -128,6 +129,17 @@ Outcome compare_steps(
   return outcome;
 }
 
+// One device that keeps everything.
+plan::PlanResult keep_everything(const plan::CostTable& costs,
+                                 int32_t micro_batches,
+                                 const config::Recipe& recipe,
+                                 const model::Chain& chain) {
+  return plan::make_plan(costs,
+                         {.recompute = plan::Recompute::None,
+                          .micro_batches = micro_batches,
+                          .holdings = train::whole_holdings(recipe, chain)});
+}
+
 Outcome check_one_rank(const CheckArguments& arguments,
                        const config::Recipe& recipe,
                        const data::Split& split) {
@@ -136,17 +148,13 @@ Outcome check_one_rank(const CheckArguments& arguments,
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
   }
   write_program_file(arguments.plan, planned.result.program);
-  const plan::PlanResult kept = plan::make_plan(
-      planned.costs,
-      {.recompute = plan::Recompute::None, .micro_batches = planned.result.plan.micro_batches});
   Outcome outcome = compare_steps(arguments, recipe, split, [&](const train::CheckOptions& common) {
     train::CheckOptions options = common;
     options.device = train::open_device(recipe);
-    return train::check_plan(recipe,
-                             train::make_chain(recipe.model, options.device),
-                             planned.result.program,
-                             kept.program,
-                             options);
+    const model::Chain chain = train::make_chain(recipe.model, options.device);
+    const plan::PlanResult kept =
+        keep_everything(planned.costs, planned.result.plan.micro_batches, recipe, chain);
+    return train::check_plan(recipe, chain, planned.result.program, kept.program, options);
   });
   outcome.predicted_peaks = {planned.result.peak_bytes};
   return outcome;
@@ -161,13 +169,13 @@ Outcome check_ranks(const CheckArguments& arguments,
     throw Error(ExitCode::Negative, report::does_not_fit(result, planned.limit_bytes));
   }
   write_program_file(arguments.plan, result.program);
-  const plan::PlanResult kept = plan::make_plan(
-      planned.costs,
-      {.recompute = plan::Recompute::None, .micro_batches = planned.micro_batches()});
   Outcome outcome =
       compare_steps(arguments, recipe, split, [&](const train::CheckOptions& options) {
+        const model::Chain chain = train::make_chain(recipe.model, train::open_device(recipe));
+        const plan::PlanResult kept =
+            keep_everything(planned.costs, planned.micro_batches(), recipe, chain);
         return train::check_pipeline(recipe,
-                                     train::make_chain(recipe.model, train::open_device(recipe)),
+                                     chain,
                                      result.program,
                                      {result.pipeline.schedule.rank_of, result.pipeline.cuts},
                                      kept.program,

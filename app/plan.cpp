@@ -88,8 +88,8 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
                     {"binding", result.binding},
                     {"recomputed_forwards", result.recomputed_forwards},
                     {"runners_up", ordered_json::array()}};
-  if (result.program.replicas > 1) {
-    json["data"] = result.program.replicas;
+  if (result.program.replicas() > 1) {
+    json["data"] = result.program.replicas();
     json["shard"] = program::shard_name(result.program.shard);
   }
   for (const report::LayoutRow& row : planned.layouts) {
@@ -132,7 +132,7 @@ void print_certificate(const train::Planned& planned, const std::vector<plan::Re
       {"least limit that fits",
        cat(format_count(result.least_bytes), " bytes (", format_bytes(result.least_bytes), ")")});
   facts.add_row({"what binds there", result.binding});
-  facts.add_row({"weights and state", format_bytes(planned.costs.resident_bytes())});
+  facts.add_row({"weights and state", format_bytes(planned.costs.held_bytes())});
   facts.add_row({"step at that limit",
                  cat(format_seconds(result.step_s),
                      ", ",

@@ -24,6 +24,7 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
 
 namespace {
@@ -37,10 +38,12 @@ struct Side {
         chain(train::make_chain(recipe.model)),
         parameters(chain, train::compute_type(recipe.train), /*seed=*/1),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
-        costs(train::measure_costs(
-            recipe, chain, parameters, *optimizer, {.shows_progress = false})) {
+        costs(
+            train::measure_costs(recipe, chain, parameters, *optimizer, {.shows_progress = false})),
+        holdings(train::holdings_alone(recipe, parameters, memory::usage().current_bytes)),
+        held(holdings.ranks.front().bytes()) {
     draw_tokens();
-    outside = memory::usage().current_bytes - costs.resident_bytes();  // the batch itself
+    outside = memory::usage().current_bytes - held;  // the batch itself
   }
 
   // New ones for each turn: a batch that is learnt by heart has gradients that are slow to compute with.
@@ -54,17 +57,17 @@ struct Side {
   }
 
   json plan(const std::string& limit) {
-    plan::PlanRequest request{.recompute = plan::Recompute::Rotor};
-    const int64_t resident = costs.resident_bytes();
+    plan::PlanRequest request{.recompute = plan::Recompute::Rotor, .holdings = holdings};
     if (limit == "none") {
       request.recompute = plan::Recompute::None;
     } else if (limit == "least") {
-      request.limit_bytes = plan::make_plan(costs, {.limit_bytes = 1}).least_bytes;
+      request.limit_bytes = 1;
+      request.limit_bytes = plan::make_plan(costs, request).least_bytes;
     } else {
-      request.limit_bytes = resident + std::atoll(limit.c_str());
+      request.limit_bytes = held + std::atoll(limit.c_str());
     }
     result = plan::make_plan(costs, request);
-    const int64_t least = result.least_bytes - resident;
+    const int64_t least = result.least_bytes - held;
     if (!result.is_feasible) {
       return {{"feasible", false}, {"least_activation", least}};
     }
@@ -72,22 +75,24 @@ struct Side {
     memory::set_limit(memory::process_account(),
                       request.limit_bytes > 0 ? request.limit_bytes + outside : 0);
     return {{"feasible", true},
-            {"activation_limit", request.limit_bytes > 0 ? request.limit_bytes - resident : 0},
-            {"predicted_activation_peak", result.peak_bytes - resident},
+            {"activation_limit", request.limit_bytes > 0 ? request.limit_bytes - held : 0},
+            {"predicted_activation_peak", result.peak_bytes - held},
             {"predicted_step_s", result.step_s},
             {"predicted_peak", result.peak_bytes},
-            {"resident", resident},
+            {"resident", held},
             {"least_activation", least},
             {"recomputed_forwards", plan::recomputed_forwards(costs, result.plan.operations)}};
   }
 
-  void update() { optimizer->update(parameters, {.rate = {.lr = 1e-3}, .clip = 1}); }
+  static run::UpdateSettings settings() { return {.rate = {.lr = 1e-3}, .clip = 1}; }
 
-  run::StepInput input() { return {.inputs = inputs, .targets = targets, .seed = 1, .step = step}; }
+  run::StepInput input() {
+    return {.inputs = inputs, .targets = targets, .seed = 1, .step = step, .updates = {settings()}};
+  }
 
   double timed_step() {
     const auto began = std::chrono::steady_clock::now();
-    executor->run(input(), [this] { update(); });
+    executor->run(input(), *optimizer);
     ++step;
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
@@ -96,7 +101,7 @@ struct Side {
     const auto began = std::chrono::steady_clock::now();
     parameters.zero_gradients();
     run::accumulate_gradients(chain, parameters, input());
-    update();
+    optimizer->update(parameters, settings());
     ++step;
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
@@ -109,7 +114,7 @@ struct Side {
       seconds.push_back(timed_step());
     }
     return {{"seconds", seconds},
-            {"activation_peak", mark.peak_bytes() - outside - costs.resident_bytes()},
+            {"activation_peak", mark.peak_bytes() - outside - held},
             {"peak", mark.peak_bytes() - outside}};
   }
 
@@ -128,8 +133,8 @@ struct Side {
     memory::set_limit(memory::process_account(), 0);  // these are weights beside the weights
     model::Parameters fresh(chain, train::compute_type(recipe.train), /*seed=*/1);
     run::Executor own(result.program, chain, fresh);
-    const double loss =
-        own.run({.inputs = inputs, .targets = targets, .seed = 1, .step = 3}, [](double) {});
+    run::NoStepper none;
+    const double loss = own.run({.inputs = inputs, .targets = targets, .seed = 1, .step = 3}, none);
     const at::Tensor gradients = fresh.flat_gradients();
     return {{"loss", loss}, {"gradients", crc32c(gradients.const_data_ptr(), gradients.nbytes())}};
   }
@@ -139,6 +144,8 @@ struct Side {
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
   plan::CostTable costs;
+  plan::Holdings holdings;
+  int64_t held = 0;  // weights, gradients and optimizer state
   at::Tensor inputs, targets;
   int64_t outside = 0;
   int64_t step = 0;
@@ -165,7 +172,7 @@ int main(int argc, char** argv) {
                   .dropout = argc == 9 ? std::atof(argv[8]) : 0};
   recipe.train.batch = std::atoll(argv[6]);
   recipe.run.threads = std::atoll(argv[7]);
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   Side side(recipe);
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);

@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   recipe.train.batch = std::atoll(argv[6]);
   recipe.run.threads = std::atoll(argv[7]);
   recipe.train.precision = argv[8];
-  train::prepare_process(recipe.run);
+  train::prepare_process(recipe);
   const model::Chain chain = train::make_chain(recipe.model);
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/1);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);

@@ -21,6 +21,7 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/weights.h"
 #include "penstock/comm/local.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
@@ -43,7 +44,8 @@ struct Layout {
   Shard shard = Shard::None;
   at::ScalarType compute = at::kFloat;
 
-  int32_t ranks() const { return stages * replicas; }
+  comm::Mesh mesh() const { return {.data = replicas, .pipeline = stages}; }
+  int32_t ranks() const { return mesh().ranks(); }
   std::string text() const {
     return cat("pipeline ",
                stages,
@@ -153,19 +155,19 @@ struct Rank {
     }
     stages.rank_of.pop_back();
     parts = run::parts_of(stages, layout.stages);
+    const comm::Coordinates at = layout.mesh().coordinates(rank);
     const model::Replication replication{.shard = layout.shard,
                                          .replicas = layout.replicas,
-                                         .replica = rank % layout.replicas,
+                                         .replica = at.data,
                                          .units = layout.replicas > 1
                                                       ? model::make_units(chain, stages.cuts, 0)
-                                                      : std::vector<model::UnitSpec>{}};
-    parameters =
-        std::make_unique<model::Parameters>(chain,
-                                            parts[static_cast<size_t>(rank / layout.replicas)],
-                                            layout.compute,
-                                            /*seed=*/static_cast<uint64_t>(rank),
-                                            device::open_cpu(),
-                                            replication);
+                                                      : std::vector<plan::UnitSize>{}};
+    parameters = std::make_unique<model::Parameters>(chain,
+                                                     parts[static_cast<size_t>(at.pipeline)],
+                                                     layout.compute,
+                                                     /*seed=*/static_cast<uint64_t>(rank),
+                                                     device::open_cpu(),
+                                                     replication);
     optimizer = std::make_unique<TestOptimizer>(*parameters, sorts);
   }
 
@@ -251,7 +253,7 @@ struct Rank {
   }
 
   fs::path save(const TrainState& state, comm::Group& group) const {
-    return save_ranks(recipe, chain, parts, *parameters, *optimizer, state, group);
+    return save_ranks(recipe, chain, parts, layout.mesh(), *parameters, *optimizer, state, group);
   }
   TrainState load(const fs::path& folder, comm::Group& group) {
     return checkpoint::load(folder, recipe, *parameters, *optimizer, group);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/comm/collectives.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/comm/sub_group.h"
 
 #include "comm/collective_cases.h"
@@ -17,8 +18,11 @@
 namespace penstock::comm::test {
 
 inline void use_two_threads(Group& job) {
-  const std::unique_ptr<Group> pipeline = split(job, job.rank() / 2, words("pipelines"));
-  const std::unique_ptr<Group> replicas = split(job, job.rank() % 2, words("replicas"));
+  const Mesh mesh{.data = 2, .pipeline = job.size() / 2};
+  const std::unique_ptr<Group> pipeline =
+      split(job, colour(mesh, along(Axis::Pipeline), job.rank()), words("pipelines"));
+  const std::unique_ptr<Group> replicas =
+      split(job, colour(mesh, along(Axis::Data), job.rank()), words("replicas"));
   std::exception_ptr error;
   {
     const std::jthread second([&] {

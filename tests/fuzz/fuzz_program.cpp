@@ -1,5 +1,6 @@
 // libFuzzer target: whatever the bytes, a program is answered with a ConfigError of one line, or it
-// comes back the same from both its forms; verify answers it, and what it accepts can be simulated.
+// comes back the same from both its forms; verify answers it, and what it accepts can be replayed and
+// simulated.
 // Seeds: tests/fuzz/seeds/program.
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(parse_program_json(program_json(program), "printed") == program);
   const Verdict verdict = verify(program);
   if (verdict.is_sound()) {
+    for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      require(replay_peak(program.ranks[rank]).tier_bytes == verdict.peaks[rank].tier_bytes);
+    }
     simulate(program);
   } else {
     require(verdict.violation->text.find('\n') == std::string::npos);

@@ -1,8 +1,9 @@
-// What the GPU tests with LibTorch share: one GPU opened twice, as fast and as deterministic, and
-// the skipping of tests where there is none.
+// What the GPU tests with LibTorch share: one GPU opened twice, as fast and as deterministic, the
+// skipping of tests where there is none, and what steps without an update need.
 #pragma once
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "penstock/device/gpu_context.h"
 #include "penstock/gpu/check.h"
 #include "penstock/model/parameters.h"
+#include "penstock/run/stepper.h"
 
 #include "support/random_tensor.h"
 
@@ -84,5 +86,32 @@ inline at::Tensor packed(const model::Parameters& parameters, const at::Tensor& 
   }
   return at::cat(parts);
 }
+
+// What a step before may have left; padding stays zero.
+inline void spoil_gradients(const model::Parameters& parameters) {
+  for (const model::Parameter& parameter : parameters.all()) {
+    at::Tensor(parameter.gradient).fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+// Moves nothing, and counts what it is asked for.
+class CountingStepper final : public run::Stepper {
+ public:
+  void take_squares(model::Parameters& parameters,
+                    const run::UpdateSettings& settings,
+                    bool for_others) override {
+    ++squares;
+    nothing_.take_squares(parameters, settings, for_others);
+  }
+  run::Squares own_squares() override { return nothing_.own_squares(); }
+  void decide(const run::Squares*) override { ++decisions; }
+  void move(model::Parameters&) override { ++moves; }
+  run::Updated updated() override { return {}; }
+
+  int squares = 0, decisions = 0, moves = 0;
+
+ private:
+  run::NoStepper nothing_;
+};
 
 }  // namespace penstock::test

@@ -24,7 +24,6 @@ model::Chain chain_on(const device::Device& device) {
 
 // The same gradients for any device; padding stays zero.
 void set_gradients(model::Parameters& parameters, uint64_t seed, double scale = 1) {
-  parameters.complete_gradients();  // else the step would clear what is marked
   for (const model::Parameter& parameter : parameters.all()) {
     at::Tensor(parameter.gradient)
         .copy_(test::random_tensor(parameter.spec.shape, ++seed) * (0.05 * scale));

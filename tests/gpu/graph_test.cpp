@@ -14,6 +14,7 @@
 #include "penstock/run/executor.h"
 
 #include "gpu/gpu_model.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -43,7 +44,8 @@ StepInput batch(int64_t step, int64_t micro_batches, double loss_scale = 1, int6
           .micro_batches = micro_batches,
           .seed = 5,
           .step = step,
-          .loss_scale = loss_scale};
+          .loss_scale = loss_scale,
+          .updates = {{.rate = {.lr = 1e-3}, .clip = 1, .loss_scale = loss_scale}}};
 }
 
 // Weights, optimizer and executor of one run.
@@ -59,11 +61,9 @@ class TestRun {
         executor_(std::make_unique<Executor>(program, chain, parameters_)) {}
 
   double step(const StepInput& input) {
-    const double loss = executor_->run(input, [&] {
-      optimizer_->update(parameters_,
-                         {.rate = {.lr = 1e-3}, .clip = 1, .loss_scale = input.loss_scale});
-    });
-    EXPECT_TRUE(optimizer_->updated().was_applied);
+    const double loss = executor_->run(input, *optimizer_);
+    EXPECT_EQ(executor_->outcomes().size(), 1U);
+    EXPECT_TRUE(executor_->outcomes().back().was_applied);
     return loss;
   }
 
@@ -144,9 +144,10 @@ class Pair {
     model::Parameters parameters(chain, row.type, /*seed=*/3, device);
     const plan::CostTable costs = profile::sizes_of(
         chain, parameters, input.inputs.narrow(0, 0, each), input.targets.narrow(0, 0, each));
-    return plan::make_plan(
-               costs,
-               {.recompute = row.recompute, .micro_batches = static_cast<int32_t>(micro_batches)})
+    return plan::make_plan(costs,
+                           {.recompute = row.recompute,
+                            .micro_batches = static_cast<int32_t>(micro_batches),
+                            .holdings = test::holdings_alone(parameters)})
         .program;
   }
 };
@@ -273,7 +274,8 @@ TEST_F(GpuGraph, HoldsNoMoreThanTheStepWithoutOne) {
   Pair pair(kPlain);
   {
     Executor first(pair.program, pair.chain, pair.plain.parameters());
-    first.run(batch(0, pair.micro_batches), [] {});  // what is made once is made
+    NoStepper stepper;
+    first.run(batch(0, pair.micro_batches), stepper);  // what is made once is made
   }
   const int64_t held = pair.device.account().usage().current_bytes;
   std::vector<int64_t> above;
@@ -300,11 +302,11 @@ TEST_F(GpuGraph, LeavesNothingBehind) {
   for (int times = 0; times < 3; ++times) {
     SCOPED_TRACE(times);
     Executor executor(pair.program, pair.chain, pair.plain.parameters());
+    NoStepper stepper;
     executor.use_graph();
     EXPECT_EQ(account.usage().current_bytes, held) << "nothing is held before the first step";
     for (int64_t step = 0; step < 3; ++step) {
-      executor.run(batch(step, pair.micro_batches),
-                   [&] { pair.plain.parameters().complete_gradients(); });
+      executor.run(batch(step, pair.micro_batches), stepper);
     }
     EXPECT_TRUE(executor.has_graph());
   }
@@ -364,13 +366,12 @@ TEST_F(GpuGraph, IsRefusedCleanlyWhereNoStepFits) {
       } catch (const c10::OutOfMemoryError&) {
       }
     }
-    bool was_updated = false;
-    EXPECT_THROW(memory::refuse_over_limit([&] {
-                   pair.recorded.executor().run(batch(1, pair.micro_batches),
-                                                [&] { was_updated = true; });
-                 }),
+    test::CountingStepper stepper;
+    EXPECT_THROW(memory::refuse_over_limit(
+                     [&] { pair.recorded.executor().run(batch(1, pair.micro_batches), stepper); }),
                  OutOfMemory);
-    EXPECT_FALSE(was_updated);
+    EXPECT_EQ(stepper.squares, 0);
+    EXPECT_EQ(stepper.moves, 0);
     EXPECT_FALSE(pair.recorded.executor().has_graph());
   }
   EXPECT_LE(account.usage().current_bytes, held) << "a refused step holds on to something";
@@ -385,9 +386,9 @@ TEST_F(GpuGraph, IsNotForStepsWithDropout) {
   const model::Chain chain = model::make_gpt2_for_gpu(shape_with(0.1), device.gpu);
   model::Parameters parameters(chain, at::kBFloat16, /*seed=*/3, device);
   const StepInput input = batch(0, 1);
-  const plan::PlanResult planned =
-      plan::make_plan(profile::sizes_of(chain, parameters, input.inputs, input.targets),
-                      {.recompute = plan::Recompute::None});
+  const plan::PlanResult planned = plan::make_plan(
+      profile::sizes_of(chain, parameters, input.inputs, input.targets),
+      {.recompute = plan::Recompute::None, .holdings = test::holdings_alone(parameters)});
   Executor executor(planned.program, chain, parameters);
   EXPECT_THROW(executor.use_graph(), InternalError);
   EXPECT_FALSE(executor.has_graph());

@@ -1,4 +1,7 @@
 // Final norm, head and cross-entropy on the GPU, against float64 on the CPU.
+#include <array>
+#include <span>
+
 #include "gpu/layer_bench.h"
 
 namespace penstock::model {
@@ -38,6 +41,7 @@ std::string head_name(const testing::TestParamInfo<HeadCase>& row) {
 }
 
 constexpr double kScale = 0.37;
+constexpr std::array<uint8_t, 3> kFreshTable = {0, 0, 1};
 
 struct HeadBench {
   HeadBench(const HeadCase& one, const device::Device& the_device)
@@ -57,7 +61,6 @@ struct HeadBench {
       }
       weights.push_back((spec.is_always_float32 ? value : value.to(type)).to(device.where));
       gradients.push_back(at::zeros(spec.shape, at::TensorOptions(device.where).dtype(at::kFloat)));
-      device.gpu->take_empty(gradients.back().data_ptr());  // an earlier tensor's mark
     }
     input = test::random_tensor({one.samples, one.tokens, one.width}, 8, type).to(device.where);
     targets = test::random_tokens({one.samples, one.tokens}, one.vocabulary, 9);
@@ -69,8 +72,9 @@ struct HeadBench {
     targets = targets.to(device.where);
   }
 
-  Loss::Result backward(double scale = kScale) {
-    return head->backward(weights, gradients, input, targets, scale);
+  // `fresh`: gradients that hold nothing yet.
+  Loss::Result backward(double scale = kScale, std::span<const uint8_t> fresh = {}) {
+    return head->backward(weights, Gradients(gradients, fresh), input, targets, scale);
   }
   double sum_of(const Loss::Result& result) const {
     device.gpu->wait();
@@ -162,23 +166,21 @@ TEST_P(GpuHeads, ScaleTheGradientsAndNotTheSum) {
   }
 }
 
-TEST_P(GpuHeads, OverwriteATableGradientThatIsEmptyAndAddOtherwise) {
+TEST_P(GpuHeads, OverwriteATableGradientThatIsFreshAndAddOtherwise) {
   for (const bool is_deterministic : {false, true}) {
     const device::Device& device = gpu(is_deterministic);
-    HeadBench clean(GetParam(), device), marked(GetParam(), device);
+    HeadBench clean(GetParam(), device), begun(GetParam(), device);
     clean.backward();
     ASSERT_TRUE(clean.head->parameters()[2].is_gradient_overwritten);
-    marked.gradients[2].fill_(NAN);
-    device.gpu->mark_empty(marked.gradients[2].data_ptr());
-    marked.backward();
-    EXPECT_FALSE(device.gpu->take_empty(marked.gradients[2].data_ptr()));
+    begun.gradients[2].fill_(NAN);  // an addition would show
+    begun.backward(kScale, kFreshTable);
     for (size_t i = 0; i < clean.gradients.size(); ++i) {
-      EXPECT_LT(test::error_of(marked.gradients[i], clean.gradients[i]), 1e-5)
+      EXPECT_LT(test::error_of(begun.gradients[i], clean.gradients[i]), 1e-5)
           << clean.head->parameters()[i].name;
     }
-    marked.backward();
+    begun.backward();
     for (size_t i = 0; i < clean.gradients.size(); ++i) {
-      EXPECT_LT(test::error_of(marked.gradients[i], 2 * clean.gradients[i]), 1e-5)
+      EXPECT_LT(test::error_of(begun.gradients[i], 2 * clean.gradients[i]), 1e-5)
           << clean.head->parameters()[i].name;
     }
   }
@@ -231,14 +233,13 @@ TEST_F(GpuHead, GivesZeroWhereNoTargetCounts) {
 }
 
 // A GiB of logits at most: 5,504 rows of 50,257 floats are two ranges, 2,752 are one. The first
-// range overwrites an empty gradient, the second adds.
+// range overwrites a fresh gradient, the second adds.
 TEST_F(GpuHead, AddsUpOverRangesOfRows) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   const HeadCase one{at::kFloat, 64, 2, 2752, 50257};
   HeadBench whole(one, device), halves(one, device);
   whole.gradients[2].fill_(NAN);
-  device.gpu->mark_empty(whole.gradients[2].data_ptr());
-  const Loss::Result expected = whole.backward();
+  const Loss::Result expected = whole.backward(kScale, kFreshTable);
   double sum = 0;
   double evaluated = 0;
   for (int64_t i = 0; i < 2; ++i) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,7 +96,6 @@ struct LayerBench {
       const at::Tensor value = sensible_weight(spec, ++seed);
       weights.push_back((spec.is_always_float32 ? value : value.to(type)).to(device.where));
       gradients.push_back(at::zeros(spec.shape, at::TensorOptions(device.where).dtype(at::kFloat)));
-      device.gpu->take_empty(gradients.back().data_ptr());  // an earlier tensor's mark
     }
     const std::vector<int64_t> sizes{the_case.samples, the_case.tokens, the_case.width};
     input = {the_case.part == "embedding"
@@ -113,10 +113,18 @@ struct LayerBench {
   model::Tensors forward(model::Saved* saved) const {
     return layer->forward(weights, input, pass, saved);
   }
-  model::Tensors backward(int32_t way = 0, bool without_output = false) {
+  // `fresh`: gradients that hold nothing yet.
+  model::Tensors backward(int32_t way = 0,
+                          bool without_output = false,
+                          std::span<const uint8_t> fresh = {}) {
     model::Saved saved{.way = way, .without_output = without_output};
     layer->forward(weights, input, pass, &saved);
-    return layer->backward(weights, gradients, input, std::move(saved), output_gradient, pass);
+    return layer->backward(weights,
+                           model::Gradients(gradients, fresh),
+                           input,
+                           std::move(saved),
+                           output_gradient,
+                           pass);
   }
 
   device::Device device;

@@ -118,31 +118,56 @@ TEST_P(GpuLayers, BackwardAddsToGradients) {
   }
 }
 
-TEST_P(GpuLayers, OverwritesGradientsThatAreMarkedEmptyAndAddsToTheOthers) {
+TEST_P(GpuLayers, OverwritesFreshGradientsAndAddsToTheOthers) {
   for (const bool is_deterministic : {false, true}) {
     const device::Device& device = gpu(is_deterministic);
-    LayerBench clean(GetParam(), device), marked(GetParam(), device);
+    LayerBench clean(GetParam(), device), begun(GetParam(), device);
+    clean.backward();
+    const std::vector<ParameterSpec>& specs = clean.layer->parameters();
+    std::vector<uint8_t> fresh(specs.size(), 0);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].is_gradient_overwritten) {
+        begun.gradients[i].fill_(NAN);  // an addition would show
+        fresh[i] = 1;
+      }
+    }
+    begun.backward(/*way=*/0, /*without_output=*/false, fresh);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_LT(test::error_of(begun.gradients[i], clean.gradients[i]),
+                repeat_tolerance(clean.type, is_deterministic))
+          << specs[i].name;
+    }
+    // Nothing is fresh any more: the next backward adds.
+    begun.backward();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_LT(test::error_of(begun.gradients[i], 2 * clean.gradients[i]),
+                repeat_tolerance(clean.type, is_deterministic))
+          << specs[i].name;
+    }
+  }
+}
+
+TEST_P(GpuLayers, OverwritesEachFreshGradientAlone) {
+  for (const bool is_deterministic : {false, true}) {
+    const device::Device& device = gpu(is_deterministic);
+    LayerBench clean(GetParam(), device);
     clean.backward();
     const std::vector<ParameterSpec>& specs = clean.layer->parameters();
     for (size_t i = 0; i < specs.size(); ++i) {
-      if (specs[i].is_gradient_overwritten) {
-        marked.gradients[i].fill_(NAN);  // an addition would show
-        device.gpu->mark_empty(marked.gradients[i].data_ptr());
+      if (!specs[i].is_gradient_overwritten) {
+        continue;
       }
-    }
-    marked.backward();
-    for (size_t i = 0; i < specs.size(); ++i) {
-      EXPECT_FALSE(device.gpu->take_empty(marked.gradients[i].data_ptr())) << specs[i].name;
-      EXPECT_LT(test::error_of(marked.gradients[i], clean.gradients[i]),
-                repeat_tolerance(clean.type, is_deterministic))
-          << specs[i].name;
-    }
-    // The mark is gone: the next backward adds.
-    marked.backward();
-    for (size_t i = 0; i < specs.size(); ++i) {
-      EXPECT_LT(test::error_of(marked.gradients[i], 2 * clean.gradients[i]),
-                repeat_tolerance(clean.type, is_deterministic))
-          << specs[i].name;
+      LayerBench begun(GetParam(), device);
+      begun.backward();
+      begun.gradients[i].fill_(NAN);
+      std::vector<uint8_t> fresh(specs.size(), 0);
+      fresh[i] = 1;
+      begun.backward(/*way=*/0, /*without_output=*/false, fresh);
+      for (size_t k = 0; k < specs.size(); ++k) {
+        EXPECT_LT(test::error_of(begun.gradients[k], (k == i ? 1 : 2) * clean.gradients[k]),
+                  repeat_tolerance(clean.type, is_deterministic))
+            << specs[k].name << " where " << specs[i].name << " is fresh";
+      }
     }
   }
 }

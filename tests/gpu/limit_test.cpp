@@ -13,6 +13,7 @@
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_holdings.h"
 
 #include "gpu/gpu_model.h"
 
@@ -69,7 +70,6 @@ class TestRun {
     for (const optim::StateBuffer& state : optimizer_->state()) {
       at::Tensor(state.flat).zero_();
     }
-    costs.residents = {{"held", held_bytes_}};
     return costs;
   }
 
@@ -89,17 +89,19 @@ class TestRun {
                             .targets = tokens[1],
                             .micro_batches = recipe_.plan.micro_batches,
                             .seed = 5,
-                            .step = step};
-      losses.push_back(executor.run(
-          input, [&] { optimizer_->update(parameters_, {.rate = {.lr = 1e-3}, .clip = 1}); }));
-      EXPECT_TRUE(optimizer_->updated().was_applied);
+                            .step = step,
+                            .updates = {{.rate = {.lr = 1e-3}, .clip = 1}}};
+      losses.push_back(executor.run(input, *optimizer_));
+      EXPECT_TRUE(executor.outcomes().back().was_applied);
       peak = std::max(peak, executor.measured().ranks[0].peak_bytes);
     }
     return losses;
   }
 
   at::Tensor weights() const { return parameters_.flat_weights().cpu(); }
-  int64_t held_bytes() const { return held_bytes_; }
+  plan::Holdings holdings() const {
+    return train::holdings_alone(recipe_, parameters_, held_bytes_);
+  }
 
  private:
   at::Tensor random_batch(at::IntArrayRef shape, uint64_t seed) const {
@@ -117,18 +119,21 @@ class TestRun {
 // The run without a limit, which all others are compared with.
 struct Unlimited {
   explicit Unlimited(const config::Recipe& recipe) : run(recipe), costs(run.measure()) {
-    kept = plan::make_plan(costs, request(recipe, plan::Recompute::None, 0));
-    least_bytes = plan::make_plan(costs, request(recipe, plan::Recompute::Rotor, 1)).least_bytes;
+    kept = plan::make_plan(costs, request(recipe, plan::Recompute::None, 0, run.holdings()));
+    least_bytes = plan::make_plan(costs, request(recipe, plan::Recompute::Rotor, 1, run.holdings()))
+                      .least_bytes;
     losses = run.train(kept.program, peak_bytes);
     weights = run.weights();
   }
 
   static plan::PlanRequest request(const config::Recipe& recipe,
                                    plan::Recompute recompute,
-                                   int64_t limit) {
+                                   int64_t limit,
+                                   const plan::Holdings& holdings) {
     return {.recompute = recompute,
             .limit_bytes = limit,
-            .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
+            .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches),
+            .holdings = holdings};
   }
 
   TestRun run;
@@ -161,7 +166,7 @@ TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
   ASSERT_GT(unlimited->kept.peak_bytes, unlimited->least_bytes + 2 * kPages)
       << "the model is too small to tell";
   // Its memory goes, its results stay.
-  plan::CostTable costs = unlimited->costs;
+  const plan::CostTable costs = unlimited->costs;
   const plan::PlanResult kept = unlimited->kept;
   const int64_t least = unlimited->least_bytes;
   const std::vector<double> losses = unlimited->losses;
@@ -180,9 +185,10 @@ TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
     for (int tries = 0; tries < 5 && found.empty(); ++tries) {
       run.reset();
       run = std::make_unique<TestRun>(recipe);
-      costs.residents = {{"held", run->held_bytes()}};
       const plan::PlanResult planned = plan::make_plan(
-          costs, Unlimited::request(recipe, plan::Recompute::Rotor, limit - tries * limit / 50));
+          costs,
+          Unlimited::request(
+              recipe, plan::Recompute::Rotor, limit - tries * limit / 50, run->holdings()));
       ASSERT_TRUE(planned.is_feasible) << "after " << tries << " tries";
       predicted = planned.peak_bytes;
       EXPECT_LE(predicted, limit);

@@ -17,6 +17,7 @@
 #include "penstock/run/executor.h"
 
 #include "gpu/gpu_model.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -54,7 +55,8 @@ StepInput batch(const at::Tensor& text, int64_t step, double loss_scale) {
           .micro_batches = kMicroBatches,
           .seed = 5,
           .step = step,
-          .loss_scale = loss_scale};
+          .loss_scale = loss_scale,
+          .updates = {{.rate = {.lr = 3e-3}, .clip = 1, .loss_scale = loss_scale}}};
 }
 
 // Everything that a step changes, on the CPU.
@@ -99,10 +101,8 @@ class TestRun {
     const double scale = is_planted ? kOverflow : has_scale_ ? scaler_.scale() : 1;
     const StepInput input = batch(text, step, scale);
     Done done;
-    done.loss = executor_.run(input, [&] {
-      optimizer_->update(parameters_, {.rate = {.lr = 3e-3}, .clip = 1, .loss_scale = scale});
-    });
-    done.was_applied = optimizer_->updated().was_applied;
+    done.loss = executor_.run(input, *optimizer_);
+    done.was_applied = executor_.outcomes().back().was_applied;
     if (done.was_applied) {
       scaler_.step_was_clean();
     } else {
@@ -113,8 +113,8 @@ class TestRun {
 
   // The step without its update.
   double leave_out(const at::Tensor& text, int64_t step) {
-    const double loss = executor_.run(batch(text, step, scaler_.scale()),
-                                      [&] { parameters_.complete_gradients(); });
+    NoStepper stepper;
+    const double loss = executor_.run(batch(text, step, scaler_.scale()), stepper);
     scaler_.step_overflowed();
     return loss;
   }
@@ -128,7 +128,9 @@ class TestRun {
     const int64_t each = kSamples / kMicroBatches;
     const at::Tensor tokens = test::random_tokens({each, kTokens}, kVocabulary, 7);
     return plan::make_plan(profile::sizes_of(chain_, parameters_, tokens, tokens),
-                           {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches});
+                           {.recompute = plan::Recompute::None,
+                            .micro_batches = kMicroBatches,
+                            .holdings = test::holdings_alone(parameters_)});
   }
 
   device::Device device_;

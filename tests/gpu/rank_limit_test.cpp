@@ -15,7 +15,6 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline_planner.h"
 #include "penstock/run/executor.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/run/stages.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
@@ -83,23 +82,17 @@ Trained train(const config::Recipe& recipe, const plan::PipelineResult& planned)
     const model::Chain chain = make_chain(recipe.model, device);
     model::Parameters parameters(chain, parts[number], at::kBFloat16, /*seed=*/3, device);
     const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-    run::RankUpdate others(chain, parts, group);
     run::Executor executor(planned.program, chain, parameters, group);
     for (int64_t step = 0; step < kSteps; ++step) {
       const at::Tensor tokens = test::random_tokens(
           {2, recipe.train.batch, recipe.model.context}, 1024, 10 + static_cast<uint64_t>(step));
-      const double loss = executor.run(
-          {.inputs = tokens[0],
-           .targets = tokens[1],
-           .micro_batches = recipe.plan.micro_batches,
-           .seed = 5,
-           .step = step},
-          [&] {
-            others.add_shared_gradients(parameters);
-            optim::UpdateSettings settings{.rate = {.lr = 1e-3}, .clip = 1};
-            settings.gather = [&](const optim::Squares& own) { return others.gather_squares(own); };
-            optimizer->update(parameters, settings);
-          });
+      const double loss = executor.run({.inputs = tokens[0],
+                                        .targets = tokens[1],
+                                        .micro_batches = recipe.plan.micro_batches,
+                                        .seed = 5,
+                                        .step = step,
+                                        .updates = {{.rate = {.lr = 1e-3}, .clip = 1}}},
+                                       *optimizer);
       if (parts[number].has_loss) {
         result.losses.push_back(loss);
       }

@@ -20,16 +20,17 @@
 #include "penstock/comm/local.h"
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
+#include "penstock/model/units.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/lower.h"
 #include "penstock/plan/pipeline_planner.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/rank_forward.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/run/stages.h"
 
 #include "gpu/gpu_ranks.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -75,7 +76,8 @@ StepInput batch_of(const Setting& setting, int64_t micro_batches, int64_t step) 
           .first_sample = step * samples,
           .micro_batches = micro_batches,
           .seed = 5,
-          .step = step};
+          .step = step,
+          .updates = {settings()}};
 }
 
 struct Trained {
@@ -111,13 +113,13 @@ Trained run_alone(const Setting& setting, int64_t micro_batches) {
   const program::Program program = plan::lower(costs,
                                                plan::keep_everything(costs),
                                                static_cast<int32_t>(micro_batches),
-                                               /*limit_bytes=*/0);
+                                               /*limit_bytes=*/0,
+                                               test::holdings_alone(parameters));
   Executor executor(program, chain, parameters);
   Trained run;
   for (int64_t step = 0; step < kSteps; ++step) {
-    run.losses.push_back(executor.run(batch_of(setting, micro_batches, step),
-                                      [&] { optimizer->update(parameters, settings()); }));
-    run.norms.push_back(optimizer->updated().norm);
+    run.losses.push_back(executor.run(batch_of(setting, micro_batches, step), *optimizer));
+    run.norms.push_back(executor.outcomes().back().norm);
   }
   const StepInput held_out = batch_of(setting, 1, 77);
   run.validation = evaluate(chain, parameters, held_out.inputs, held_out.targets).sum;
@@ -125,8 +127,24 @@ Trained run_alone(const Setting& setting, int64_t micro_batches) {
   return run;
 }
 
+// Of every rank: the weights and gradients of its layers. A GPU keeps no shares.
+plan::Holdings holdings_of_ranks(const model::Chain& chain,
+                                 const std::vector<model::Part>& parts,
+                                 at::ScalarType type) {
+  plan::Holdings holdings{.num_parameters = static_cast<int64_t>(chain.parameters().size())};
+  for (const model::Part& part : parts) {
+    const plan::Inventory inventory = model::take_inventory(
+        chain, part, type == at::kFloat, /*keeps_shares=*/false, model::Replication{});
+    holdings.units = test::units_of(inventory);
+    holdings.ranks.push_back(test::rank_holdings(inventory, type));
+  }
+  return holdings;
+}
+
 struct Prepared {
-  Prepared(const plan::CostTable& costs,
+  Prepared(const model::Chain& chain,
+           at::ScalarType type,
+           const plan::CostTable& costs,
            schedule::Kind kind,
            int32_t ranks,
            int32_t parts_of_batch) {
@@ -136,17 +154,37 @@ struct Prepared {
       pipeline.cuts.push_back(layers * stage / pipeline.schedule.stages());
     }
     pipeline.operations = plan::keep_everything(costs, pipeline.cuts, parts_of_batch);
-    program = plan::lower_pipeline(costs,
-                                   pipeline,
-                                   plan::Residents(static_cast<size_t>(ranks)),
-                                   /*limit_bytes=*/0);
     stages = {pipeline.schedule.rank_of, pipeline.cuts};
     parts = parts_of(stages, ranks);
+    program = plan::lower_pipeline(
+        costs, pipeline, holdings_of_ranks(chain, parts, type), /*limit_bytes=*/0);
   }
 
   program::Program program;
   Stages stages;
   std::vector<model::Part> parts;
+};
+
+// An optimizer that finds gradients to which something was done.
+class SpoiledStepper final : public Stepper {
+ public:
+  SpoiledStepper(Stepper& stepper, const std::function<void()>& spoil)
+      : stepper_(stepper), spoil_(spoil) {}
+
+  void take_squares(model::Parameters& parameters,
+                    const UpdateSettings& settings,
+                    bool for_others) override {
+    spoil_();
+    stepper_.take_squares(parameters, settings, for_others);
+  }
+  Squares own_squares() override { return stepper_.own_squares(); }
+  void decide(const Squares* all) override { stepper_.decide(all); }
+  void move(model::Parameters& parameters) override { stepper_.move(parameters); }
+  Updated updated() override { return stepper_.updated(); }
+
+ private:
+  Stepper& stepper_;
+  const std::function<void()>& spoil_;
 };
 
 // One rank's share of a pipeline.
@@ -160,23 +198,18 @@ class Rank {
       : setting_(setting),
         group_(group),
         chain_(model::make_gpt2_for_gpu(shape_of(setting), device.gpu)),
-        prepared_(table(micro_batches, device), kind, group.size(), micro_batches),
+        prepared_(
+            chain_, setting.type, table(micro_batches, device), kind, group.size(), micro_batches),
         part_(prepared_.parts[static_cast<size_t>(group.rank())]),
         parameters_(chain_, part_, setting.type, /*seed=*/3, device),
         optimizer_(optim::make_optimizer(train_options(), parameters_)),
-        others_(chain_, prepared_.parts, group),
         executor_(prepared_.program, chain_, parameters_, group) {}
 
   double step(
-      const StepInput& input, const std::function<void()>& spoil = [] {}) {
-    optim::UpdateSettings update = settings();
-    update.loss_scale = input.loss_scale;
-    update.gather = [&](const optim::Squares& own) { return others_.gather_squares(own); };
-    return executor_.run(input, [&] {
-      others_.add_shared_gradients(parameters_);
-      spoil();
-      optimizer_->update(parameters_, update);
-    });
+      StepInput input, const std::function<void()>& spoil = [] {}) {
+    input.updates.front().loss_scale = input.loss_scale;
+    SpoiledStepper stepper(*optimizer_, spoil);
+    return executor_.run(input, stepper);
   }
 
   LossSum validate() {
@@ -188,6 +221,7 @@ class Rank {
   bool has_loss() const { return part_.has_loss; }
   model::Parameters& parameters() { return parameters_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
+  const Updated& updated() const { return executor_.outcomes().back(); }
 
  private:
   plan::CostTable table(int64_t micro_batches, const device::Device& device) const {
@@ -202,7 +236,6 @@ class Rank {
   const model::Part& part_;
   model::Parameters parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  RankUpdate others_;
   Executor executor_;
 };
 
@@ -218,7 +251,7 @@ Trained run_as_pipeline(const Setting& setting,
       const double loss = rank.step(batch_of(setting, micro_batches, step));
       if (rank.has_loss()) {
         result.losses.push_back(loss);
-        result.norms.push_back(rank.optimizer().updated().norm);
+        result.norms.push_back(rank.updated().norm);
       }
     }
     const LossSum validation = rank.validate();
@@ -342,11 +375,11 @@ TEST_F(GpuRanks, AllSkipAStepWhoseGradientsOverflowAtOne) {
           gradient.view({-1})[0].fill_(std::numeric_limits<float>::infinity());
         }
       });
-      EXPECT_FALSE(rank.optimizer().updated().was_applied) << "rank " << group.rank();
+      EXPECT_FALSE(rank.updated().was_applied) << "rank " << group.rank();
       EXPECT_EQ(rank.optimizer().steps_done(), 0);
       EXPECT_TRUE(at::equal(rank.parameters().flat_weights().cpu(), before));
       rank.step(input);
-      EXPECT_TRUE(rank.optimizer().updated().was_applied) << "rank " << group.rank();
+      EXPECT_TRUE(rank.updated().was_applied) << "rank " << group.rank();
       EXPECT_EQ(rank.optimizer().steps_done(), 1);
       EXPECT_FALSE(at::equal(rank.parameters().flat_weights().cpu(), before));
     });

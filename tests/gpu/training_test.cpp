@@ -12,6 +12,8 @@
 #include "penstock/run/plain_step.h"
 
 #include "gpu/gpu_model.h"
+#include "support/error_text.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -128,14 +130,12 @@ TEST_F(GpuTraining, StartsFromTheWeightsOfTheCpu) {
                         test::packed(there, there.flat_compute())));
 }
 
-// Clearing only marks what will be overwritten; whoever reads gradients completes them first.
 TEST_F(GpuTraining, ClearsGradientsThatNobodyWrites) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   const model::Chain chain = chain_on(device, 0);
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
   parameters.flat_gradients().fill_(7);
   parameters.zero_gradients();
-  parameters.complete_gradients();
   EXPECT_EQ(at::count_nonzero(parameters.flat_gradients()).item<int64_t>(), 0);
   // Twice over a used buffer: what a step leaves does not reach the next.
   parameters.zero_gradients();
@@ -144,6 +144,32 @@ TEST_F(GpuTraining, ClearsGradientsThatNobodyWrites) {
   parameters.zero_gradients();
   EXPECT_EQ(accumulate_gradients(chain, parameters, batch(2)), first);
   EXPECT_TRUE(at::equal(parameters.flat_gradients(), once));
+}
+
+// What a layer overwrites is left as it is and said to be fresh; the rest is zero.
+TEST_F(GpuTraining, BeginsTheGradientsOfALayer) {
+  const device::Device& device = gpu(/*is_deterministic=*/true);
+  const model::Chain chain = chain_on(device, 0);
+  model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
+  for (int64_t layer = 0; layer <= chain.size(); ++layer) {
+    SCOPED_TRACE(cat("layer ", layer));
+    parameters.flat_gradients().fill_(7);
+    const std::vector<uint8_t> fresh = parameters.begin_gradients(layer);
+    const model::Gradients gradients = parameters.gradients_of(layer, fresh);
+    const std::vector<model::ParameterSpec>& specs =
+        layer == chain.size() ? chain.loss().parameters() : chain.layer(layer).parameters();
+    ASSERT_EQ(fresh.size(), specs.size());
+    int64_t zeros = 0;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(gradients.is_fresh(i), specs[i].is_gradient_overwritten) << specs[i].name;
+      const int64_t others = at::count_nonzero(gradients[i]).item<int64_t>();
+      EXPECT_EQ(others, gradients.is_fresh(i) ? specs[i].count() : 0) << specs[i].name;
+      zeros += specs[i].count() - others;
+    }
+    const at::Tensor all = test::packed(parameters, parameters.flat_gradients());
+    EXPECT_EQ(at::count_nonzero(all).item<int64_t>(), parameters.count() - zeros)
+        << "gradients of other layers";
+  }
 }
 
 namespace {
@@ -182,14 +208,15 @@ class Fixture {
       }
       seconds += 0.25;
     }
-    costs.residents = {{"held", device.account().usage().current_bytes}};
+    holdings = test::holdings_alone(parameters, device.account().usage().current_bytes);
   }
 
   plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
     return plan::make_plan(costs,
                            {.recompute = recompute,
                             .limit_bytes = limit,
-                            .micro_batches = static_cast<int32_t>(input.micro_batches)});
+                            .micro_batches = static_cast<int32_t>(input.micro_batches),
+                            .holdings = holdings});
   }
 
   Result run_plain() {
@@ -198,15 +225,17 @@ class Fixture {
     return {loss, parameters.flat_gradients().cpu()};
   }
 
+  // The program begins gradients by itself, whatever was left in them.
   Result run(const plan::PlanResult& planned) {
     Executor executor(planned.program, chain, parameters);
-    int updates = 0;
+    test::CountingStepper stepper;
+    test::spoil_gradients(parameters);
     const memory::PeakMark mark(device.account());
-    const double loss = executor.run(input, [&] {
-      ++updates;
-      parameters.complete_gradients();
-    });
-    EXPECT_EQ(updates, 1);
+    const double loss = executor.run(input, stepper);
+    EXPECT_EQ(stepper.squares, 1);
+    EXPECT_EQ(stepper.decisions, 1);
+    EXPECT_EQ(stepper.moves, 1);
+    EXPECT_EQ(executor.outcomes().size(), 1U);
     EXPECT_LE(mark.peak_bytes(), planned.peak_bytes);
     EXPECT_EQ(executor.measured().ranks[0].peak_bytes, mark.peak_bytes());
     EXPECT_EQ(executor.measured().ranks[0].spans.size(),
@@ -221,6 +250,7 @@ class Fixture {
   StepInput input;
   model::Parameters parameters;
   plan::CostTable costs;
+  plan::Holdings holdings;
 };
 
 struct Case {
@@ -280,11 +310,33 @@ TEST_F(GpuTraining, RunsAProgramMadeOfSizesAlone) {
                                                   fixture.input.inputs.narrow(0, 0, 2),
                                                   fixture.input.targets.narrow(0, 0, 2));
   const plan::PlanResult planned =
-      plan::make_plan(sizes, {.recompute = plan::Recompute::None, .micro_batches = 2});
+      plan::make_plan(sizes,
+                      {.recompute = plan::Recompute::None,
+                       .micro_batches = 2,
+                       .holdings = test::holdings_alone(fixture.parameters)});
   Executor executor(planned.program, fixture.chain, fixture.parameters);
-  EXPECT_EQ(executor.run(fixture.input, [&] { fixture.parameters.complete_gradients(); }),
-            expected.loss);
+  NoStepper stepper;
+  EXPECT_EQ(executor.run(fixture.input, stepper), expected.loss);
   EXPECT_TRUE(at::equal(fixture.parameters.flat_gradients().cpu(), expected.gradients));
+}
+
+// The losses of a step wait on the device, each in a place of its own.
+TEST_F(GpuTraining, RefusesMoreMicroBatchesThanTheDeviceHasRoomForLosses) {
+  device::Device device = gpu(/*is_deterministic=*/true);
+  EXPECT_EQ(device.most_micro_batches, device::GpuContext::kLossSlots);
+  device.most_micro_batches = 2;
+  {
+    Fixture as_many(device, at::kBFloat16, 0, 2);
+    const Result expected = as_many.run_plain();
+    EXPECT_EQ(as_many.run(as_many.plan(plan::Recompute::None)).loss, expected.loss);
+  }
+  Fixture more(device, at::kBFloat16, 0, 4);
+  const plan::PlanResult planned = more.plan(plan::Recompute::None);
+  const std::string text = test::error_text<ConfigError>(
+      [&] { const Executor executor(planned.program, more.chain, more.parameters); });
+  for (const char* part : {"4 micro-batches", "the losses of 2", "plan.micro_batches"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
 }
 
 }  // namespace penstock::run

@@ -13,6 +13,7 @@
 #include "penstock/run/plain_step.h"
 
 #include "gpu/gpu_model.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -57,13 +58,10 @@ TEST_F(GpuUntied, GradientsOfBothTablesAreThoseOfTheCpu) {
       EXPECT_TRUE(at::equal(test::packed(here, here.flat_weights()),
                             test::packed(there, there.flat_weights())));
       for (int again = 0; again < 2; ++again) {
-        for (const model::Parameter& parameter : here.all()) {
-          at::Tensor(parameter.gradient).fill_(NAN);  // what a step before may have left
-        }
+        test::spoil_gradients(here);
         here.zero_gradients();
         const double tolerance = test::chain_tolerance(type);
         EXPECT_NEAR(accumulate_gradients(chain, here, input), expected, tolerance * expected);
-        here.complete_gradients();
         for (const model::Parameter& parameter : here.all()) {
           const at::Tensor same = there.find(parameter.spec.name)->gradient;
           // The first layer's has passed through the roundings of all others.
@@ -80,7 +78,6 @@ TEST_F(GpuUntied, ClearsAnEmbeddingsGradientThatNobodyWrites) {
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
   parameters.flat_gradients().fill_(7);
   parameters.zero_gradients();
-  parameters.complete_gradients();
   EXPECT_EQ(at::count_nonzero(parameters.flat_gradients()).item<int64_t>(), 0);
 }
 
@@ -89,22 +86,25 @@ TEST_F(GpuUntied, ARecordedStepHasTheBitsOfThePlainOne) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   const memory::AccountScope scope(device.account());
   const model::Chain chain = untied_chain(device);
-  const StepInput input = batch();
+  StepInput input = batch();
+  input.updates.front() = {.rate = {.lr = 1e-3}, .clip = 1};
   const auto train = [&](bool uses_graph) {
     model::Parameters parameters(chain, at::kBFloat16, /*seed=*/3, device);
     const auto optimizer = optim::make_optimizer(config::TrainOptions{}, parameters);
     const plan::CostTable sizes = profile::sizes_of(
         chain, parameters, input.inputs.narrow(0, 0, 2), input.targets.narrow(0, 0, 2));
     const plan::PlanResult planned =
-        plan::make_plan(sizes, {.recompute = plan::Recompute::None, .micro_batches = 2});
+        plan::make_plan(sizes,
+                        {.recompute = plan::Recompute::None,
+                         .micro_batches = 2,
+                         .holdings = test::holdings_alone(parameters)});
     Executor executor(planned.program, chain, parameters);
     if (uses_graph) {
       executor.use_graph();
     }
     std::vector<double> losses;
     for (int step = 0; step < 10; ++step) {
-      losses.push_back(executor.run(
-          input, [&] { optimizer->update(parameters, {.rate = {.lr = 1e-3}, .clip = 1}); }));
+      losses.push_back(executor.run(input, *optimizer));
     }
     return losses;
   };

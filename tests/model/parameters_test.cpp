@@ -1,11 +1,19 @@
 #include "penstock/model/parameters.h"
 
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/text.h"
 #include "penstock/model/gpt2.h"
+#include "penstock/model/module_layer.h"
 #include "penstock/run/plain_step.h"
 
 #include "support/random_tensor.h"
@@ -77,7 +85,7 @@ TEST(Parameters, OfAHeadOfItsOwnGetNoGradientOfTheEmbedding) {
   Parameters parameters(chain, at::kFloat, 1);
   parameters.gradients_of(0)[0].fill_(1);
   parameters.gradients_of(chain.size())[2].fill_(2);
-  parameters.complete_gradients();
+  parameters.add_shares();
   const at::Tensor embedding = parameters.find("transformer.wte.weight")->gradient;
   const at::Tensor head = parameters.find("lm_head.weight")->gradient;
   EXPECT_TRUE(at::equal(embedding, at::full_like(embedding, 1)));
@@ -94,14 +102,199 @@ TEST(Parameters, SharesOfOneGradientAreAddedUpAtTheEnd) {
   embedding.fill_(1);
   head.fill_(2);
   for (int again = 0; again < 2; ++again) {
-    parameters.complete_gradients();
+    parameters.add_shares();
     EXPECT_TRUE(at::equal(parameters.find("transformer.wte.weight")->gradient,
                           at::full_like(embedding, 3)));
   }
   head.fill_(2);
   parameters.zero_gradients();
-  parameters.complete_gradients();
+  parameters.add_shares();
   EXPECT_EQ(parameters.flat_gradients().abs().sum().item<double>(), 0);
+}
+
+namespace {
+
+bool is_all(const at::Tensor& tensor, double value) {
+  return tensor.eq(value).all().item<bool>();
+}
+
+// Where `layer` adds its gradient of a parameter: the whole one, or a share of its own.
+struct Target {
+  int64_t layer = 0;
+  std::string name;
+  int32_t unit = 0;
+  at::Tensor gradient;
+};
+
+std::vector<Target> all_targets(const Chain& chain, Parameters& parameters) {
+  std::vector<Target> targets;
+  for (int64_t layer = 0; layer <= chain.size(); ++layer) {
+    const std::vector<ParameterSpec>& specs =
+        layer == chain.size() ? chain.loss().parameters() : chain.layer(layer).parameters();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      int32_t number = 0;
+      for (const plan::UnitSize& unit : parameters.inventory().sizes) {
+        const bool has = std::any_of(
+            unit.parameters.begin(), unit.parameters.end(), [&](const plan::ParameterSize& one) {
+              return one.name == specs[i].name;
+            });
+        if (has) {
+          targets.push_back({layer, specs[i].name, number, parameters.gradients_of(layer)[i]});
+        }
+        ++number;
+      }
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+// A unit may have other layers' parameters beside, and a parameter other layers' shares.
+TEST(Parameters, BeginGradientsOfALayerInTheNamedUnitsAlone) {
+  const Chain chain = make_gpt2(kSmall);
+  const std::vector<int32_t> one_stage = {0, static_cast<int32_t>(chain.size())};
+  const std::vector<Replication> cases{
+      {},
+      {.units = make_units(chain, one_stage, 1 << 30)},
+      {program::Shard::None, 2, 1, make_units(chain, one_stage, 40'000)},
+      {program::Shard::Optimizer, 2, 1, make_units(chain, one_stage, 1 << 30)}};
+  for (const Replication& replication : cases) {
+    Parameters parameters(chain, chain.whole(), at::kFloat, 1, device::open_cpu(), replication);
+    const std::vector<Target> targets = all_targets(chain, parameters);
+    ASSERT_EQ(targets.size(), parameters.all().size() + 1) << "the table has two";
+    for (int64_t layer = 0; layer <= chain.size(); ++layer) {
+      std::vector<std::vector<int32_t>> choices{{}};  // all units
+      for (const int64_t unit : parameters.units_of(layer)) {
+        choices.push_back({static_cast<int32_t>(unit)});
+      }
+      for (const std::vector<int32_t>& units : choices) {
+        SCOPED_TRACE(cat(parameters.num_units(),
+                         " units, layer ",
+                         layer,
+                         units.empty() ? std::string() : cat(", unit ", units[0])));
+        for (const Target& target : targets) {
+          at::Tensor(target.gradient).fill_(3);
+        }
+        const std::vector<uint8_t> fresh = parameters.begin_gradients(layer, units);
+        EXPECT_EQ(fresh, std::vector<uint8_t>(parameters.weights_of(layer).size(), 0));
+        int64_t zeroed = 0;
+        for (const Target& target : targets) {
+          const bool is_named =
+              units.empty() || std::find(units.begin(), units.end(), target.unit) != units.end();
+          const bool is_begun = target.layer == layer && is_named;
+          zeroed += is_begun ? 1 : 0;
+          EXPECT_TRUE(is_all(target.gradient, is_begun ? 0 : 3))
+              << target.name << " of layer " << target.layer;
+        }
+        EXPECT_GT(zeroed, 0);
+      }
+    }
+  }
+}
+
+// What it leaves is complete: gradients as after zero_gradients().
+TEST(Parameters, BeginEveryGradientOverAllLayers) {
+  const Chain chain = make_gpt2(kSmall);
+  Parameters parameters(chain, at::kFloat, 1);
+  for (const at::Tensor& buffer : parameters.gradient_buffers()) {
+    at::Tensor(buffer).fill_(3);  // padding too
+  }
+  for (int64_t layer = 0; layer <= chain.size(); ++layer) {
+    parameters.begin_gradients(layer);
+  }
+  ASSERT_EQ(parameters.gradient_buffers().size(), 2U);
+  for (const at::Tensor& buffer : parameters.gradient_buffers()) {
+    EXPECT_TRUE(is_all(buffer, 0));
+  }
+}
+
+namespace {
+
+// Parameters alone: it computes nothing.
+class Bare final : public Layer {
+ public:
+  Bare(std::string name, std::vector<ParameterSpec> specs)
+      : name_(std::move(name)), specs_(std::move(specs)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+  const std::vector<Way>& ways() const override { return ways_; }
+  Tensors forward(Weights, const Tensors& input, const Pass&, Saved*) const override {
+    return input;
+  }
+  Tensors backward(Weights, Gradients, const Tensors&, Saved, const Tensors& gradient, const Pass&)
+      const override {
+    return gradient;
+  }
+  LayerSize size_for(const TensorShape& input, at::ScalarType, int32_t) const override {
+    return {input, 0};
+  }
+
+ private:
+  std::string name_;
+  std::vector<ParameterSpec> specs_;
+  std::vector<Way> ways_{{"all"}};
+};
+
+ParameterSpec overwritten(const std::string& name, std::vector<int64_t> shape) {
+  ParameterSpec spec{.name = name, .shape = std::move(shape)};
+  spec.is_gradient_overwritten = true;
+  return spec;
+}
+
+}  // namespace
+
+// What a layer writes by itself is not touched, and the layer is told which it is.
+TEST(Parameters, AreFreshWhereTheLayerOverwritesTheirGradient) {
+  Chain chain;
+  chain.add(std::make_unique<Bare>(
+      "first",
+      std::vector<ParameterSpec>{
+          overwritten("table", {5, 3}), {.name = "a", .shape = {7}}, overwritten("b", {4, 4})}));
+  chain.add(std::make_unique<Bare>(
+      "second",
+      std::vector<ParameterSpec>{{.name = "c", .shape = {2, 9}}, overwritten("table", {5, 3})}));
+  chain.end_with(
+      function_loss("loss", [](const at::Tensor& out, const at::Tensor&) { return at::sum(out); }));
+  Parameters parameters(chain, at::kFloat, 1);
+  ASSERT_EQ(parameters.num_units(), 3);  // first, second, table
+  const std::vector<Target> targets = all_targets(chain, parameters);
+  ASSERT_EQ(targets.size(), 5U);
+  using Flags = std::vector<uint8_t>;
+  struct Row {
+    int64_t layer;
+    std::vector<int32_t> units;
+    Flags fresh;
+    std::vector<double> left;  // of the targets, in their order: table, a, b; c, table
+  };
+  const Row rows[] = {{0, {}, Flags{1, 0, 1}, {3, 0, 3, 3, 3}},
+                      {0, {0}, Flags{0, 0, 1}, {3, 0, 3, 3, 3}},
+                      {0, {2}, Flags{1, 0, 0}, {3, 3, 3, 3, 3}},
+                      {0, {0, 2}, Flags{1, 0, 1}, {3, 0, 3, 3, 3}},
+                      {1, {}, Flags{0, 1}, {3, 3, 3, 0, 3}},
+                      {1, {1}, Flags{0, 0}, {3, 3, 3, 0, 3}},
+                      {1, {2}, Flags{0, 1}, {3, 3, 3, 3, 3}}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(cat("layer ", row.layer, ", ", row.units.size(), " units"));
+    for (const Target& target : targets) {
+      at::Tensor(target.gradient).fill_(3);
+    }
+    const Flags fresh = parameters.begin_gradients(row.layer, row.units);
+    EXPECT_EQ(fresh, row.fresh);
+    const Gradients gradients = parameters.gradients_of(row.layer, fresh);
+    ASSERT_EQ(gradients.size(), row.fresh.size());
+    for (size_t i = 0; i < row.fresh.size(); ++i) {
+      EXPECT_EQ(gradients.is_fresh(i), row.fresh[i] != 0) << i;
+    }
+    for (size_t i = 0; i < targets.size(); ++i) {
+      EXPECT_TRUE(is_all(targets[i].gradient, row.left[i])) << targets[i].name;
+    }
+  }
+  // Without flags nothing is.
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_FALSE(parameters.gradients_of(0).is_fresh(i));
+  }
 }
 
 TEST(Parameters, OfAPartAreThoseOfItsLayers) {

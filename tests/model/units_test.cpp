@@ -18,6 +18,8 @@
 #include "penstock/memory/account.h"
 #include "penstock/model/gpt2.h"
 #include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer.h"
+#include "penstock/optim/optimizer_size.h"
 
 namespace penstock::model {
 
@@ -37,31 +39,31 @@ Chain small_chain(bool is_tied = true) {
       {.layers = 2, .width = 60, .heads = 4, .context = 24, .vocabulary = 131, .is_tied = is_tied});
 }
 
-std::vector<std::string> names_of(const UnitSpec& unit) {
+std::vector<std::string> names_of(const plan::UnitSize& unit) {
   std::vector<std::string> names;
-  for (const ParameterSpec& spec : unit.parameters) {
-    names.push_back(spec.name);
+  for (const plan::ParameterSize& parameter : unit.parameters) {
+    names.push_back(parameter.name);
   }
   return names;
 }
 
 // "block 0 attention: 1; ...": a unit and the layers that use it.
-std::string list_of(const std::vector<UnitSpec>& units) {
+std::string list_of(const std::vector<plan::UnitSize>& units) {
   std::vector<std::string> words;
-  for (const UnitSpec& unit : units) {
+  for (const plan::UnitSize& unit : units) {
     std::vector<std::string> layers;
-    for (const int64_t layer : unit.layers) {
+    for (const int32_t layer : unit.unit.layers) {
       layers.push_back(cat(layer));
     }
-    words.push_back(cat(unit.name, ": ", join(layers, " ")));
+    words.push_back(cat(unit.unit.name, ": ", join(layers, " ")));
   }
   return join(words, "; ");
 }
 
-int64_t float32_bytes(const UnitSpec& unit) {
+int64_t float32_bytes(const plan::UnitSize& unit) {
   int64_t bytes = 0;
-  for (const ParameterSpec& spec : unit.parameters) {
-    bytes += 4 * spec.count();
+  for (const plan::ParameterSize& parameter : unit.parameters) {
+    bytes += 4 * parameter.count;
   }
   return bytes;
 }
@@ -69,7 +71,7 @@ int64_t float32_bytes(const UnitSpec& unit) {
 }  // namespace
 
 TEST(Units, AreLayersAndASharedTable) {
-  const std::vector<UnitSpec> units = make_units(small_chain(), kOneStage, 0);
+  const std::vector<plan::UnitSize> units = make_units(small_chain(), kOneStage, 0);
   EXPECT_EQ(list_of(units),
             "embedding: 0; block 0 attention: 1; block 0 mlp: 2; block 1 attention: 3; "
             "block 1 mlp: 4; head: 5; transformer.wte.weight: 0 5");
@@ -77,14 +79,17 @@ TEST(Units, AreLayersAndASharedTable) {
   EXPECT_EQ(names_of(units[5]),
             (std::vector<std::string>{"transformer.ln_f.weight", "transformer.ln_f.bias"}));
   EXPECT_EQ(names_of(units[6]), std::vector<std::string>{kTable});
+  for (const plan::UnitSize& unit : units) {
+    EXPECT_EQ(unit.unit.is_shared, unit.unit.name == kTable) << unit.unit.name;
+  }
   // The embedding's backward needs tokens alone.
-  EXPECT_EQ(units[0].forward_only, std::vector<int64_t>{0});
-  EXPECT_TRUE(units[1].forward_only.empty());
-  EXPECT_EQ(units[6].forward_only, std::vector<int64_t>{0});
+  EXPECT_EQ(units[0].unit.forward_only, std::vector<int32_t>{0});
+  EXPECT_TRUE(units[1].unit.forward_only.empty());
+  EXPECT_EQ(units[6].unit.forward_only, std::vector<int32_t>{0});
 }
 
 TEST(Units, HaveWhatStaysFloat32Last) {
-  const std::vector<UnitSpec> units = make_units(small_chain(), kOneStage, 0);
+  const std::vector<plan::UnitSize> units = make_units(small_chain(), kOneStage, 0);
   const std::string prefix = "transformer.h.0.";
   EXPECT_EQ(names_of(units[2]),
             (std::vector<std::string>{prefix + "mlp.c_fc.weight",
@@ -96,7 +101,7 @@ TEST(Units, HaveWhatStaysFloat32Last) {
 }
 
 TEST(Units, OfATableOfItsOwnAreLayersAlone) {
-  const std::vector<UnitSpec> units = make_units(small_chain(false), kOneStage, 0);
+  const std::vector<plan::UnitSize> units = make_units(small_chain(false), kOneStage, 0);
   EXPECT_EQ(list_of(units),
             "embedding: 0; block 0 attention: 1; block 0 mlp: 2; block 1 attention: 3; "
             "block 1 mlp: 4; head: 5");
@@ -108,7 +113,7 @@ TEST(Units, OfATableOfItsOwnAreLayersAlone) {
 
 TEST(Units, TakeLayersUntilTheyAreLargeEnough) {
   const Chain chain = small_chain();
-  const std::vector<UnitSpec> layers = make_units(chain, kOneStage, 0);
+  const std::vector<plan::UnitSize> layers = make_units(chain, kOneStage, 0);
   const int64_t of_two = float32_bytes(layers[0]) + float32_bytes(layers[1]);
   EXPECT_EQ(list_of(make_units(chain, kOneStage, of_two)),
             "embedding to block 0 attention: 0 1; block 0 mlp: 2; "
@@ -140,7 +145,7 @@ TEST(Units, HaveEveryParameterOnce) {
     for (const std::vector<int32_t>& cuts : {kOneStage, kTwoStages}) {
       for (const int64_t least_bytes : {0, 10'000, 70'000, 150'000, 100'000'000}) {
         std::multiset<std::string> found;
-        for (const UnitSpec& unit : make_units(chain, cuts, least_bytes)) {
+        for (const plan::UnitSize& unit : make_units(chain, cuts, least_bytes)) {
           const std::vector<std::string> names = names_of(unit);
           found.insert(names.begin(), names.end());
         }
@@ -152,57 +157,76 @@ TEST(Units, HaveEveryParameterOnce) {
 
 namespace {
 
-// A piece may begin here: with one of the parameters, or some grains after its beginning.
-bool may_begin(const UnitSpec& unit, const UnitLayout& layout, int64_t element) {
+// In flat buffers, by the chain's own specs.
+int64_t flat_elements(const Chain& chain, const plan::UnitSize& unit) {
+  const std::vector<std::string> names = names_of(unit);
+  std::vector<ParameterSpec> specs;
+  for (const ParameterSpec& spec : chain.parameters()) {
+    if (std::find(names.begin(), names.end(), spec.name) != names.end()) {
+      specs.push_back(spec);
+    }
+  }
+  EXPECT_EQ(specs.size(), names.size());
+  return Parameters::flat_elements(specs);
+}
+
+// A slice may begin here: with one of the parameters, or some grains after its beginning.
+bool may_begin(const plan::UnitSize& unit, const plan::UnitLayout& layout, int64_t element) {
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const int64_t begin = layout.offsets[i];
     const int64_t end = i + 1 < layout.offsets.size() ? layout.offsets[i + 1] : layout.elements;
     if (begin <= element && element < end) {
-      return (element - begin) % kPieceGrain == 0;
+      return (element - begin) % plan::kSliceGrain == 0;
     }
   }
   return element == layout.elements;
 }
 
-void check_pieces(const UnitSpec& unit, const UnitLayout& layout, int32_t replicas) {
+void check_slices(const plan::UnitSize& unit, const plan::UnitLayout& layout, int32_t replicas) {
   int64_t elements = 0;
-  for (const UnitRange& range : layout.ranges) {
+  for (const plan::UnitRange& range : layout.ranges) {
     EXPECT_EQ(range.first, elements);
     elements += range.count;
     ASSERT_EQ(range.cuts.size(), static_cast<size_t>(replicas) + 1);
     EXPECT_EQ(range.cuts.front(), 0);
     EXPECT_EQ(range.cuts.back(), range.count);
-    int64_t pieces = 0;
+    int64_t slices = 0;
     for (int32_t replica = 0; replica < replicas; ++replica) {
-      const int64_t first = range.piece_first(replica);
-      EXPECT_EQ(first, pieces);  // right after the piece before
+      const int64_t first = range.slice_first(replica);
+      EXPECT_EQ(first, slices);  // right after the slice before
       EXPECT_TRUE(may_begin(unit, layout, range.first + first)) << first;
-      EXPECT_LE(2 * std::abs(first - range.count * replica / replicas), kPieceGrain);
-      EXPECT_GE(range.piece_count(replica), range.count > replicas * kPieceGrain ? 1 : 0);
-      pieces += range.piece_count(replica);
+      EXPECT_LE(2 * std::abs(first - range.count * replica / replicas), plan::kSliceGrain);
+      EXPECT_GE(range.slice_count(replica), range.count > replicas * plan::kSliceGrain ? 1 : 0);
+      slices += range.slice_count(replica);
     }
-    EXPECT_EQ(pieces, range.count);
+    EXPECT_EQ(slices, range.count);
   }
   EXPECT_EQ(elements, layout.elements);
 }
 
 }  // namespace
 
-TEST(UnitLayout, PiecesCoverEveryElementOnceAndBeginAtGrains) {
+TEST(UnitLayout, SlicesCoverEveryElementOnceAndBeginAtGrains) {
   for (const bool is_tied : {true, false}) {
+    const Chain chain = small_chain(is_tied);
     for (const int64_t least_bytes : {0, 70'000, 100'000'000}) {
-      for (const UnitSpec& unit : make_units(small_chain(is_tied), kTwoStages, least_bytes)) {
+      for (const plan::UnitSize& unit : make_units(chain, kTwoStages, least_bytes)) {
         for (const bool is_float32 : {true, false}) {
           for (int32_t replicas = 1; replicas <= 7; ++replicas) {
-            SCOPED_TRACE(cat(unit.name, ", float32 ", is_float32, ", replicas ", replicas));
-            const UnitLayout layout = lay_out(unit, is_float32, replicas);
-            EXPECT_EQ(layout.elements, Parameters::flat_elements(unit.parameters));
-            ASSERT_NO_FATAL_FAILURE(check_pieces(unit, layout, replicas));
-            int64_t pieces = 0;
+            SCOPED_TRACE(cat(unit.unit.name, ", float32 ", is_float32, ", replicas ", replicas));
+            const plan::UnitLayout layout = plan::lay_out(unit, is_float32, replicas);
+            EXPECT_EQ(layout.elements, flat_elements(chain, unit));
+            EXPECT_EQ(layout.elements, unit.unit.elements);
+            ASSERT_NO_FATAL_FAILURE(check_slices(unit, layout, replicas));
+            int64_t slices = 0, in_list = 0;
             for (int32_t replica = 0; replica < replicas; ++replica) {
-              pieces += layout.piece_count(replica);
+              slices += layout.slice_count(replica);
+              for (const program::Slice& slice : layout.slices(replica)) {
+                in_list += slice.count();
+              }
             }
-            EXPECT_EQ(pieces, layout.elements);
+            EXPECT_EQ(slices, layout.elements);
+            EXPECT_EQ(in_list, layout.elements);
           }
         }
       }
@@ -211,15 +235,16 @@ TEST(UnitLayout, PiecesCoverEveryElementOnceAndBeginAtGrains) {
 }
 
 TEST(UnitLayout, HasARangeForEachType) {
-  const std::vector<UnitSpec> units = make_units(small_chain(), kOneStage, 0);
-  for (const UnitSpec& unit : units) {
-    const UnitLayout layout = lay_out(unit, /*compute_is_float32=*/true, 2);
-    ASSERT_EQ(layout.ranges.size(), 1u) << unit.name;
-    EXPECT_FALSE(layout.ranges[0].is_float32) << unit.name;
+  const std::vector<plan::UnitSize> units = make_units(small_chain(), kOneStage, 0);
+  for (const plan::UnitSize& unit : units) {
+    const plan::UnitLayout layout = plan::lay_out(unit, /*compute_is_float32=*/true, 2);
+    ASSERT_EQ(layout.ranges.size(), 1u) << unit.unit.name;
+    EXPECT_FALSE(layout.ranges[0].is_float32) << unit.unit.name;
   }
   const auto types_of = [&](size_t unit) {
     std::string types;
-    for (const UnitRange& range : lay_out(units[unit], /*compute_is_float32=*/false, 2).ranges) {
+    for (const plan::UnitRange& range :
+         plan::lay_out(units[unit], /*compute_is_float32=*/false, 2).ranges) {
       types += range.is_float32 ? "f" : "b";
     }
     return types;
@@ -230,14 +255,14 @@ TEST(UnitLayout, HasARangeForEachType) {
   EXPECT_EQ(types_of(5), "f");
   EXPECT_EQ(types_of(6), "b");
   // Weight and bias of a norm, 60 elements each, rounded up.
-  EXPECT_EQ(lay_out(units[1], /*compute_is_float32=*/false, 2).ranges[1].count, 2 * 64);
+  EXPECT_EQ(plan::lay_out(units[1], /*compute_is_float32=*/false, 2).ranges[1].count, 2 * 64);
 }
 
 TEST(UnitLayout, WantsWhatStaysFloat32Together) {
-  UnitSpec unit = make_units(small_chain(), kOneStage, 0)[1];
+  plan::UnitSize unit = make_units(small_chain(), kOneStage, 0)[1];
   std::swap(unit.parameters.front(), unit.parameters.back());
-  EXPECT_NO_THROW(lay_out(unit, /*compute_is_float32=*/true, 2));
-  EXPECT_THROW(lay_out(unit, /*compute_is_float32=*/false, 2), InternalError);
+  EXPECT_NO_THROW(plan::lay_out(unit, /*compute_is_float32=*/true, 2));
+  EXPECT_THROW(plan::lay_out(unit, /*compute_is_float32=*/false, 2), InternalError);
 }
 
 namespace {
@@ -285,23 +310,148 @@ std::string describe(const Case& one) {
              " units");
 }
 
+// Likewise of one replica, which shards nothing.
+std::vector<Case> cases_alone(const Chain& chain) {
+  std::vector<Case> cases;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    cases.push_back({chain.whole(), type, {}});
+    cases.push_back({{.layers = {0, 1, 2}, .has_loss = false}, type, {}});
+    cases.push_back({{.layers = {3, 4}, .has_loss = true}, type, {}});
+    cases.push_back({{.layers = {0, 3}, .has_loss = true}, type, {}});  // both ends, as in a V
+  }
+  return cases;
+}
+
+struct OptimizerCase {
+  std::string name;
+  config::TrainOptions train;
+};
+
+// Those that may run where replicas divide things so.
+std::vector<OptimizerCase> all_optimizers(Shard shard) {
+  std::vector<OptimizerCase> cases{{"adamw", {.optimizer = "adamw"}},
+                                   {"lamb", {.optimizer = "lamb"}},
+                                   {"sgd", {.optimizer = "sgd"}},
+                                   {"sgd without momentum", {.optimizer = "sgd", .momentum = 0}}};
+  if (shard == Shard::None || shard == Shard::Optimizer) {
+    for (const char* kind : {"onebit-adam", "zeroone-adam", "onebit-lamb"}) {
+      cases.push_back({kind, {.optimizer = kind, .local_step_clipper = 1}});
+    }
+  }
+  if (shard == Shard::None) {
+    cases.push_back(
+        {"zeroone-adam with local steps", {.optimizer = "zeroone-adam", .local_step_clipper = 4}});
+  }
+  return cases;
+}
+
+int64_t held_now() {
+  return memory::usage().current_bytes;
+}
+
+// What the optimizer is counted with beside the parameters.
+int64_t optimizer_bytes(const plan::OptimizerSize& size, const plan::Inventory& inventory) {
+  int64_t bytes = 0;
+  for (const plan::StateSize& state : size.state) {
+    bytes += 4 * inventory.state_elements(state);
+  }
+  for (const auto& [name, working] : size.workspaces) {
+    bytes += working;
+  }
+  return bytes;
+}
+
+void expect_optimizers_allocate(const Parameters& parameters,
+                                const plan::Inventory& inventory,
+                                int64_t parameter_bytes) {
+  for (const OptimizerCase& one : all_optimizers(inventory.place.shard)) {
+    SCOPED_TRACE(one.name);
+    const plan::OptimizerSize size = optim::optimizer_size(one.train, inventory);
+    const int64_t expected = optimizer_bytes(size, inventory);
+    const int64_t before = held_now();
+    const std::unique_ptr<optim::Optimizer> optimizer =
+        optim::make_optimizer(one.train, parameters);
+    EXPECT_EQ(held_now() - before, expected);
+    ASSERT_EQ(optimizer->state().size(), size.state.size());
+    for (size_t i = 0; i < size.state.size(); ++i) {
+      EXPECT_EQ(optimizer->state()[i].name, size.state[i].name);
+      EXPECT_EQ(optimizer->state()[i].flat.numel(), inventory.state_elements(size.state[i]));
+    }
+    // And as values of a program.
+    const auto compute_bytes = static_cast<int64_t>(c10::elementSize(parameters.compute_type()));
+    EXPECT_EQ(plan::holdings_of(inventory, size, compute_bytes).bytes(),
+              parameter_bytes + expected);
+  }
+}
+
 }  // namespace
 
-TEST(CountElements, IsWhatParametersAllocate) {
+TEST(Inventory, IsWhatParametersAndOptimizersAllocate) {
   for (const bool is_tied : {true, false}) {
     const Chain chain = small_chain(is_tied);
-    for (const Case& one : all_cases(chain)) {
+    std::vector<Case> cases = all_cases(chain);
+    const std::vector<Case> alone = cases_alone(chain);
+    cases.insert(cases.end(), alone.begin(), alone.end());
+    for (const Case& one : cases) {
       SCOPED_TRACE(cat(is_tied ? "tied, " : "untied, ", describe(one)));
-      const RankElements elements =
-          count_elements(chain, one.part, one.type == at::kFloat, one.replication);
-      const int64_t before = memory::usage().current_bytes;
+      const plan::Inventory inventory = take_inventory(
+          chain, one.part, one.type == at::kFloat, /*keeps_shares=*/true, one.replication);
+      const plan::UnitStock total = inventory.total();
+      int64_t shares = 0;
+      for (const auto& [layer, elements] : total.shares) {
+        shares += elements;
+      }
+      const int64_t before = held_now();
       const Parameters parameters(
           chain, one.part, one.type, 1, device::open_cpu(), one.replication);
-      EXPECT_EQ(memory::usage().current_bytes - before,
-                4 * (elements.weights + elements.whole_float32 + elements.gradients +
-                     elements.shared_gradients) +
-                    2 * elements.compute);
-      EXPECT_EQ(elements.state, parameters.state_elements());
+      const int64_t allocated = held_now() - before;
+      EXPECT_EQ(
+          allocated,
+          4 * (total.weights + total.whole_float32 + total.gradients + shares) + 2 * total.compute);
+      EXPECT_EQ(total.state, parameters.state_elements());
+      const bool has_both_ends =
+          one.part.has_loss && !one.part.layers.empty() && one.part.layers.front() == 0;
+      EXPECT_EQ(total.shares.size(), is_tied && has_both_ends ? 1U : 0U);
+      ASSERT_NO_FATAL_FAILURE(expect_optimizers_allocate(parameters, inventory, allocated));
+    }
+  }
+}
+
+// A GPU adds to one gradient.
+TEST(Inventory, HasNoSharesWhereTheyAreNotKept) {
+  const Chain chain = small_chain();
+  const plan::UnitStock with =
+      take_inventory(chain, chain.whole(), true, /*keeps_shares=*/true, {}).total();
+  const plan::UnitStock without =
+      take_inventory(chain, chain.whole(), true, /*keeps_shares=*/false, {}).total();
+  EXPECT_EQ(with.shares, (std::vector<std::pair<int32_t, int64_t>>{{5, 131 * 60}}));
+  EXPECT_TRUE(without.shares.empty());
+  EXPECT_EQ(without.gradients, with.gradients);
+}
+
+// What a tied table's stages send each other, of all replicas together: each element once.
+TEST(Inventory, KnowsWhatStagesThatShareAUnitExchange) {
+  const Chain chain = small_chain();
+  const Part part{.layers = {3, 4}, .has_loss = true};
+  for (const Shard shard : kShards) {
+    for (const bool is_float32 : {true, false}) {
+      SCOPED_TRACE(cat(shard_name(shard), ", float32 ", is_float32));
+      constexpr int32_t kReplicas = 3;
+      int64_t sum = 0;
+      for (int32_t replica = 0; replica < kReplicas; ++replica) {
+        const plan::Inventory inventory =
+            take_inventory(chain,
+                           part,
+                           is_float32,
+                           /*keeps_shares=*/true,
+                           {shard, kReplicas, replica, make_units(chain, kTwoStages, 0)});
+        for (size_t unit = 0; unit < inventory.units.size(); ++unit) {
+          const int64_t count = inventory.units[unit].shared_count;
+          EXPECT_TRUE(count == 0 || inventory.sizes[unit].unit.name == kTable);
+          sum += count;
+        }
+      }
+      EXPECT_EQ(sum, (shard == Shard::None ? kReplicas : 1) * 131 * 60);
     }
   }
 }
@@ -362,12 +512,12 @@ TEST(ShardedParameters, HaveSegmentsThatCoverEveryElementOnce) {
   }
 }
 
-// What replicas gather: each has its own pieces in place, and where only those are sharded that the
+// What replicas gather: each has its own slices in place, and where only those are sharded that the
 // step moves, all.
-TEST(ShardedParameters, GiveWholeUnitsOutOfTheReplicasPieces) {
+TEST(ShardedParameters, GiveWholeUnitsOutOfTheReplicasSlices) {
   constexpr int32_t kReplicas = 3;
   const Chain chain = small_chain();
-  const std::vector<UnitSpec> units = make_units(chain, kOneStage, 0);
+  const std::vector<plan::UnitSize> units = make_units(chain, kOneStage, 0);
   for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Parameters}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       SCOPED_TRACE(cat(shard_name(shard), ", ", c10::toString(type)));
@@ -383,20 +533,20 @@ TEST(ShardedParameters, GiveWholeUnitsOutOfTheReplicasPieces) {
       }
       std::vector<Tensors> gathered;
       for (int64_t unit = 0; unit < replicas[0]->num_units(); ++unit) {
-        const UnitLayout& layout = replicas[0]->unit_layout(unit);
+        const plan::UnitLayout& layout = replicas[0]->unit_layout(unit);
         gathered.emplace_back();
         for (size_t i = 0; i < layout.ranges.size(); ++i) {
-          const UnitRange& range = layout.ranges[i];
-          Tensors pieces;
+          const plan::UnitRange& range = layout.ranges[i];
+          Tensors slices;
           for (int32_t replica = 0; replica < kReplicas; ++replica) {
             const at::Tensor of_replica =
                 replicas[static_cast<size_t>(replica)]->unit_weights(unit).at(i);
             EXPECT_EQ(of_replica.numel(), range.count);
             EXPECT_EQ(of_replica.scalar_type(), range.is_float32 ? at::kFloat : type);
-            pieces.push_back(
-                of_replica.narrow(0, range.piece_first(replica), range.piece_count(replica)));
+            slices.push_back(
+                of_replica.narrow(0, range.slice_first(replica), range.slice_count(replica)));
           }
-          gathered.back().push_back(at::cat(pieces));
+          gathered.back().push_back(at::cat(slices));
         }
       }
       const Parameters whole(chain, type, 7);

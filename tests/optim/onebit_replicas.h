@@ -91,12 +91,19 @@ class Replica {
   }
 
   void update(int64_t step) {
-    UpdateSettings settings{.rate = test_rate(step), .clip = case_.train.clip};
-    if (case_.shard != program::Shard::None) {
-      settings.gather = [&](const Squares& own) { return add_over_replicas(own); };
+    const UpdateSettings settings{.rate = test_rate(step), .clip = case_.train.clip};
+    if (case_.shard == program::Shard::None) {  // each has all squares
+      optimizer->update(parameters, settings);
+      return;
     }
-    optimizer->update(parameters, settings);
+    optimizer->take_squares(parameters, settings, /*for_others=*/true);
+    const Squares all = add_over_replicas(optimizer->own_squares());
+    optimizer->decide(&all);
+    optimizer->move(parameters);
   }
+
+  // To the others, up to now.
+  int64_t sent_bytes() const { return group_.sent_bytes(); }
 
  private:
   model::Replication replication(const ReplicaCase& at, const model::Chain& chain) const {

@@ -116,7 +116,7 @@ TEST(BarePipeline, AsynchronousProgramsHoldTheirVersions) {
                         .weight_bytes = std::vector<int64_t>(4, kWeights)};
       pipeline.operations = keep_everything(table, pipeline.cuts, pipeline.schedule.micro_batches);
       const program::Program program =
-          lower_pipeline(table, pipeline, std::vector<std::vector<program::Resident>>(4), 0);
+          lower_pipeline(table, pipeline, {.ranks = std::vector<RankHoldings>(4)}, 0);
       const program::Verdict verdict = program::verify(program);
       ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
       EXPECT_EQ(program.mixes_weights, kind == Kind::PipeMare);

@@ -76,7 +76,7 @@ void expect_same(const CostTable& a, const CostTable& b) {
   EXPECT_EQ(a.loss.gradient_bytes, b.loss.gradient_bytes);
   EXPECT_EQ(a.loss.optimizer_bytes, b.loss.optimizer_bytes);
   EXPECT_EQ(a.target_bytes, b.target_bytes);
-  EXPECT_EQ(a.residents, b.residents);
+  EXPECT_EQ(a.held, b.held);
   EXPECT_EQ(a.clear_s, b.clear_s);
   EXPECT_EQ(a.step_s, b.step_s);
   EXPECT_EQ(a.step_extra_bytes, b.step_extra_bytes);
@@ -135,7 +135,7 @@ TEST(CostTable, FillsInWhatIsLeftOut) {
   EXPECT_EQ(table.loss.name, "loss");
   EXPECT_EQ(table.loss.extra_bytes, 0);
   EXPECT_EQ(table.target_bytes, 0);
-  EXPECT_EQ(table.resident_bytes(), 0);
+  EXPECT_EQ(table.held_bytes(), 0);
 }
 
 TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {

@@ -45,7 +45,7 @@ CostTable two_layers() {
                                      /*loss_extra=*/11);
   table.loss.seconds = 7;
   table.target_bytes = 13;
-  table.residents = {{"parameters", 1000}, {"optimizer", 2000}};
+  table.held = {{"parameters", 1000}, {"optimizer", 2000}};
   table.clear_s = 0.5;
   table.step_s = 0.25;
   table.step_extra_bytes = 17;
@@ -90,15 +90,15 @@ TEST(Lower, WritesTheWholeStepOfAKeptChain) {
   ASSERT_EQ(program.ranks.size(), 1u);
   const RankProgram& rank = program.ranks[0];
   EXPECT_EQ(rank.limit_bytes, 9999);
-  EXPECT_EQ(rank.residents, table.residents);
+  EXPECT_EQ(program::held_by_name(rank), table.held);
+  EXPECT_EQ(names_of(rank, rank.persistent), (std::vector<std::string>{"k0", "k1"}));
   EXPECT_EQ(names_of(rank, rank.given), (std::vector<std::string>{"t.0", "x0.0"}));
-  ASSERT_EQ(rank.instructions.size(), 7u);
-  expect_line(rank, 0, {Op::Clear, {}, {}, {}, 0.5, 0});
-  expect_line(rank, 1, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0"}, {}, 1, 25 + 3});
-  expect_line(rank, 2, {Op::Forward, {"x1.0"}, {"s1.0", "x2.0"}, {}, 5, 47 + 8});
-  expect_line(rank, 3, {Op::Loss, {"t.0", "x2.0"}, {"d2.0"}, {"t.0"}, 7, 40 + 11});
+  ASSERT_EQ(rank.instructions.size(), 8u);
+  expect_line(rank, 0, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0"}, {}, 1, 25 + 3});
+  expect_line(rank, 1, {Op::Forward, {"x1.0"}, {"s1.0", "x2.0"}, {}, 5, 47 + 8});
+  expect_line(rank, 2, {Op::Loss, {"t.0", "x2.0"}, {"d2.0"}, {"t.0"}, 7, 40 + 11});
   expect_line(rank,
-              4,
+              3,
               {Op::Backward,
                {"d2.0", "s1.0", "x1.0", "x2.0"},
                {"d1.0"},
@@ -107,14 +107,27 @@ TEST(Lower, WritesTheWholeStepOfAKeptChain) {
                20 + 9});
   // Nobody reads the gradient of the model's input, but its room is counted while it is computed.
   expect_line(rank,
-              5,
+              4,
               {Op::Backward,
                {"d1.0", "s0.0", "x0.0", "x1.0"},
                {},
                {"d1.0", "s0.0", "x0.0", "x1.0"},
                2,
                100 + 4});
-  expect_line(rank, 6, {Op::Step, {}, {}, {}, 0.25, 17});
+  // What the table says of clearing gradients is part of the step.
+  expect_line(rank, 5, {Op::Squares, {}, {"q.0"}, {}, 0, 0});
+  expect_line(rank, 6, {Op::Decide, {"q.0"}, {"n.0"}, {"q.0"}, 0, 0});
+  expect_line(rank, 7, {Op::Step, {"n.0"}, {}, {"n.0"}, 0.5 + 0.25, 17});
+  EXPECT_TRUE(program::verify(program).is_sound());
+}
+
+TEST(Lower, TakesHoldingsInsteadOfTheTablesSums) {
+  const CostTable table = two_layers();
+  const Holdings holdings{.ranks = {{{fixed_value("workspace", 7), fixed_value("pages", 70)}}}};
+  const Program program = lower(table, keep_everything(table), 1, 0, holdings);
+  EXPECT_EQ(program::held_by_name(program.ranks[0]),
+            (std::vector<program::Held>{{"workspace", 7}, {"pages", 70}}));
+  EXPECT_EQ(program.ranks[0].persistent_bytes(), 77);
 }
 
 TEST(Lower, GivesValuesTheBytesOfTheTable) {
@@ -135,24 +148,40 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
         break;
       case ValueKind::Targets:
         EXPECT_EQ(value.bytes, 13);
-        EXPECT_EQ(value.layer, 2);
+        EXPECT_EQ(value.layer, -1);
+        break;
+      case ValueKind::Fixed:
+        EXPECT_EQ(value.bytes, 1000 * (1 + value.label));
+        break;
+      case ValueKind::Squares:
+      case ValueKind::Decision:
+        EXPECT_EQ(value.bytes, 0);
+        EXPECT_EQ(value.version, 0);
         break;
       case ValueKind::WeightWork:
         ADD_FAILURE() << "backward is whole here";
         break;
-      case ValueKind::Weights:
+      case ValueKind::Stashed:
         ADD_FAILURE() << "there is one update here";
         break;
       case ValueKind::Gathered:
       case ValueKind::Bucket:
-      case ValueKind::Reduced:
-        ADD_FAILURE() << "there is one replica here";
+      case ValueKind::AllSquares:
+        ADD_FAILURE() << "there is one rank here";
+        break;
+      case ValueKind::Master:
+      case ValueKind::Compute:
+      case ValueKind::GradientSum:
+      case ValueKind::Share:
+      case ValueKind::State:
+      case ValueKind::RankState:
+        ADD_FAILURE() << "the table names sums alone";
         break;
     }
   }
 }
 
-TEST(Lower, NamesLayersAndWaysAsTheTableDoes) {
+TEST(Lower, NamesLayersAndSaveModesAsTheTableDoes) {
   CostTable table = two_layers();
   table.layers[1].ways.push_back({.name = "lean", .needs_output = false});
   const Program program = lower(table, keep_everything(table), 1, 0);
@@ -170,11 +199,13 @@ TEST(Lower, RunsOneMicroBatchAfterTheOther) {
   // The inputs of all are there from the beginning.
   EXPECT_EQ(names_of(rank, rank.given),
             (std::vector<std::string>{"t.0", "t.1", "t.2", "x0.0", "x0.1", "x0.2"}));
-  ASSERT_EQ(rank.instructions.size(), 2 + 3 * operations.size());
-  EXPECT_EQ(rank.instructions.front().op, Op::Clear);
-  EXPECT_EQ(rank.instructions.back().op, Op::Step);
+  ASSERT_EQ(rank.instructions.size(), 3 * operations.size() + 3);
   for (size_t i = 0; i < 3 * operations.size(); ++i) {
-    EXPECT_EQ(rank.instructions[1 + i].micro_batch, static_cast<int32_t>(i / operations.size()));
+    EXPECT_EQ(rank.instructions[i].micro_batch, static_cast<int32_t>(i / operations.size()));
+  }
+  const std::vector<Op> update{Op::Squares, Op::Decide, Op::Step};
+  for (size_t i = 0; i < update.size(); ++i) {
+    EXPECT_EQ(rank.instructions[3 * operations.size() + i].op, update[i]);
   }
   EXPECT_TRUE(program::verify(program).is_sound());
 }
@@ -183,20 +214,20 @@ TEST(Lower, ARecomputedActivationIsANewValue) {
   const CostTable table = two_layers();
   const Program program = lower(table, recompute_everything(table), 1, 0);
   const RankProgram& rank = program.ranks[0];
-  // Clear, two forwards, loss, then layer 1 again and back, layer 0 again and back.
-  expect_line(rank, 1, {Op::Forward, {"x0.0"}, {"x1.0"}, {}, 1, 20 + 3});
-  expect_line(rank, 2, {Op::Forward, {"x1.0"}, {"x2.0"}, {}, 5, 40 + 8});
-  expect_line(rank, 3, {Op::Loss, {"t.0", "x2.0"}, {"d2.0"}, {"t.0", "x2.0"}, 7, 51});
-  expect_line(rank, 4, {Op::Forward, {"x1.0"}, {"s1.0", "x2.0#2"}, {}, 5, 47 + 8});
+  // Two forwards, loss, then layer 1 again and back, layer 0 again and back.
+  expect_line(rank, 0, {Op::Forward, {"x0.0"}, {"x1.0"}, {}, 1, 20 + 3});
+  expect_line(rank, 1, {Op::Forward, {"x1.0"}, {"x2.0"}, {}, 5, 40 + 8});
+  expect_line(rank, 2, {Op::Loss, {"t.0", "x2.0"}, {"d2.0"}, {"t.0", "x2.0"}, 7, 51});
+  expect_line(rank, 3, {Op::Forward, {"x1.0"}, {"s1.0", "x2.0#2"}, {}, 5, 47 + 8});
   expect_line(rank,
-              5,
+              4,
               {Op::Backward,
                {"d2.0", "s1.0", "x1.0", "x2.0#2"},
                {"d1.0"},
                {"d2.0", "s1.0", "x1.0", "x2.0#2"},
                6,
                29});
-  expect_line(rank, 6, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0#2"}, {}, 1, 28});
+  expect_line(rank, 5, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0#2"}, {}, 1, 28});
 }
 
 TEST(Lower, AForwardWhoseOutputNobodyReadsLeavesItOut) {
@@ -207,12 +238,12 @@ TEST(Lower, AForwardWhoseOutputNobodyReadsLeavesItOut) {
   way.recompute_extra_bytes = 2;
   const Program program = lower(table, recompute_everything(table), 1, 0);
   const RankProgram& rank = program.ranks[0];
-  expect_line(rank, 4, {Op::Forward, {"x1.0"}, {"s1.0"}, {}, 0.125, 7 + 2});
+  expect_line(rank, 3, {Op::Forward, {"x1.0"}, {"s1.0"}, {}, 0.125, 7 + 2});
   expect_line(
       rank,
-      5,
+      4,
       {Op::Backward, {"d2.0", "s1.0", "x1.0"}, {"d1.0"}, {"d2.0", "s1.0", "x1.0"}, 6, 20 + 9});
-  EXPECT_EQ(rank.instructions[4].keep, 0);
+  EXPECT_EQ(rank.instructions[3].keep, 0);
   EXPECT_TRUE(program::verify(program).is_sound());
 }
 
@@ -221,12 +252,12 @@ TEST(Lower, AnOutputThatBackwardDoesNotNeedGoesWithItsLastReader) {
   table.layers[0].ways[0].needs_output = false;
   table.layers[1].ways[0].needs_output = false;
   const RankProgram rank = lower(table, keep_everything(table), 1, 0).ranks[0];
-  EXPECT_EQ(names_of(rank, rank.instructions[3].frees), (std::vector<std::string>{"t.0", "x2.0"}));
-  EXPECT_EQ(names_of(rank, rank.instructions[4].frees),
+  EXPECT_EQ(names_of(rank, rank.instructions[2].frees), (std::vector<std::string>{"t.0", "x2.0"}));
+  EXPECT_EQ(names_of(rank, rank.instructions[3].frees),
             (std::vector<std::string>{"d2.0", "s1.0", "x1.0"}));
 }
 
-TEST(Lower, TheWayOfAScheduleIsTheWayOfTheProgram) {
+TEST(Lower, TheWayOfAScheduleIsTheSaveModeOfTheProgram) {
   CostTable table = two_layers();
   table.layers[0].ways.push_back({.name = "lean",
                                   .forward_s = 1.5,
@@ -238,11 +269,11 @@ TEST(Lower, TheWayOfAScheduleIsTheWayOfTheProgram) {
   const Operations operations{
       {ForwardAll, 0, 1}, {ForwardAll, 1}, {Loss, 2}, {Backward, 1}, {Backward, 0}};
   const RankProgram rank = lower(table, operations, 1, 0).ranks[0];
-  EXPECT_EQ(rank.instructions[1].keep, 1);
-  EXPECT_EQ(rank.instructions[2].keep, 0);
-  expect_line(rank, 1, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0"}, {}, 1.5, 22 + 1});
-  EXPECT_EQ(rank.instructions[5].seconds, 2.5);
-  EXPECT_EQ(rank.instructions[5].working_bytes, 100 - 6);
+  EXPECT_EQ(rank.instructions[0].keep, 1);
+  EXPECT_EQ(rank.instructions[1].keep, 0);
+  expect_line(rank, 0, {Op::Forward, {"x0.0"}, {"s0.0", "x1.0"}, {}, 1.5, 22 + 1});
+  EXPECT_EQ(rank.instructions[4].seconds, 2.5);
+  EXPECT_EQ(rank.instructions[4].working_bytes, 100 - 6);
 }
 
 TEST(Lower, FreesEveryValueAtItsLastUse) {
@@ -255,7 +286,8 @@ TEST(Lower, FreesEveryValueAtItsLastUse) {
     const int32_t micro_batches = static_cast<int32_t>(dice.between(1, 3));
     const Program program = lower(table, operations, micro_batches, 0);
     const RankProgram& rank = program.ranks[0];
-    std::vector<size_t> last_use(rank.values.size(), 0), freed_at(rank.values.size(), 0);
+    constexpr size_t kNever = SIZE_MAX;
+    std::vector<size_t> last_use(rank.values.size(), kNever), freed_at(rank.values.size(), kNever);
     double seconds = 0;
     for (size_t at = 0; at < rank.instructions.size(); ++at) {
       const Instruction& instruction = rank.instructions[at];
@@ -266,11 +298,11 @@ TEST(Lower, FreesEveryValueAtItsLastUse) {
         }
       }
       for (const ValueId id : instruction.frees) {
-        EXPECT_EQ(freed_at[static_cast<size_t>(id)], 0u) << "freed twice";
+        EXPECT_EQ(freed_at[static_cast<size_t>(id)], kNever) << "freed twice";
         freed_at[static_cast<size_t>(id)] = at;
       }
     }
-    EXPECT_EQ(freed_at, last_use);
+    EXPECT_EQ(freed_at, last_use);  // never: what is held
     EXPECT_EQ(seconds,
               table.clear_s + table.step_s + micro_batches * seconds_of(table, operations));
   }

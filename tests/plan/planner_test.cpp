@@ -15,6 +15,7 @@
 
 #include "plan/exhaustive_search.h"
 #include "plan/random_chains.h"
+#include "plan/small_model.h"
 #include "support/error_text.h"
 
 namespace penstock::plan {
@@ -72,7 +73,7 @@ CostTable four_layers() {
                                       {.forward = 1, .backward = 2, .size = 4, .kept = 12},
                                       {.forward = 1, .backward = 2, .size = 4, .kept = 8}},
                                      /*loss_extra=*/5);
-  table.residents = {{"parameters", 50}};
+  table.held = {{"parameters", 50}};
   table.clear_s = 0.5;
   table.step_s = 1.5;
   return table;
@@ -212,7 +213,7 @@ TEST(Planner, SaysWhatHoldsMostAtTheLeastLimit) {
   }
   // Keeping less cannot help where nothing is held beyond what was there.
   table = test::make_chain(5, {{.forward = 1, .backward = 1, .backward_extra = -5}});
-  table.residents = {{"parameters", 7}};
+  table.held = {{"parameters", 7}};
   const PlanResult result = plan_of(table, Recompute::None, 11);
   EXPECT_FALSE(result.is_feasible);
   EXPECT_EQ(result.least_bytes, 12);
@@ -229,6 +230,36 @@ TEST(Planner, MicroBatchesShareTheMemoryAndMultiplyTheTime) {
   EXPECT_EQ(three.step_s - 2, 3 * (one.step_s - 2));
   EXPECT_EQ(three.peak_bytes, one.peak_bytes + 2 * 4);
   EXPECT_EQ(three.least_bytes, one.least_bytes + 2 * 4);
+}
+
+TEST(Planner, HoldingsTakeThePlaceOfTheTablesSums) {
+  const CostTable table = four_layers();  // which holds 50 bytes
+  const std::vector<program::Unit> units{test::own_unit(1), test::table_unit({0, 4})};
+  RankHoldings held = test::held_units({{.unit = 0}, {.unit = 1, .shares = {0}}});
+  held.values.push_back(fixed_value("pages", 7));
+  const int64_t bytes = 2 * (100 + 40 + 20) + 30 + 7;
+  ASSERT_EQ(held.bytes(), bytes);
+  for (const Recompute kind : kKinds) {
+    const auto plan_with = [&](int64_t limit_bytes) {
+      return make_plan(table,
+                       {.recompute = kind,
+                        .limit_bytes = limit_bytes,
+                        .micro_batches = 2,
+                        .rotor = {.threads = 1},
+                        .holdings = {.units = units, .ranks = {held}}});
+    };
+    const PlanResult bare = plan_of(table, kind, 80, 2);
+    const PlanResult result = plan_with(80 - 50 + bytes);
+    EXPECT_EQ(result.program.units, units);
+    EXPECT_EQ(result.plan.operations, bare.plan.operations);
+    EXPECT_EQ(result.is_feasible, bare.is_feasible);
+    EXPECT_EQ(result.step_s, bare.step_s);
+    EXPECT_EQ(result.peak_bytes - bytes, bare.peak_bytes - 50);
+    EXPECT_EQ(result.least_bytes - bytes, bare.least_bytes - 50);
+    EXPECT_EQ(result.unlimited_bytes - bytes, bare.unlimited_bytes - 50);
+    EXPECT_EQ(plan_with(result.least_bytes).is_feasible, true);
+    EXPECT_EQ(plan_with(result.least_bytes - 1).is_feasible, false);
+  }
 }
 
 TEST(Planner, TellsTheSlotsOfRotorAlone) {

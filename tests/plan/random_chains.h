@@ -52,7 +52,7 @@ struct RichOptions {
   int64_t most_size = 9;  // bytes of an activation
   int64_t most_ways = 3;
   bool has_cheap_recompute = true;  // recompute_s below forward_s
-  bool has_residents = true;
+  bool has_held = true;
 };
 
 // Everything that a cost table can say: several ways, backwards that need no output and forwards
@@ -96,9 +96,9 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
   }
   table.loss.seconds = static_cast<double>(dice.between(0, 4));
   table.loss.extra_bytes = dice.between(0, unit);
-  if (options.has_residents) {
+  if (options.has_held) {
     table.target_bytes = dice.between(0, unit);
-    table.residents = {{"parameters", dice.between(0, 9 * unit)}, {"state", dice.between(0, unit)}};
+    table.held = {{"parameters", dice.between(0, 9 * unit)}, {"state", dice.between(0, unit)}};
     table.clear_s = static_cast<double>(dice.between(0, 3));
     table.step_s = static_cast<double>(dice.between(0, 3));
   }
@@ -106,7 +106,7 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
 }
 
 // What one micro-batch holds at most when every layer keeps in its first way, its input counted,
-// targets and residents not.
+// targets and what is held from step to step not.
 inline int64_t keep_all_bytes(const plan::CostTable& table) {
   int64_t live = table.input_bytes(), peak = live;
   const auto hold = [&](int64_t working) { peak = std::max(peak, live + working); };

@@ -16,12 +16,13 @@
 namespace penstock::test {
 
 // Layers with one unit, two or none; a table shared by the first layer and the loss; units of
-// several layers where gradients are reduced once.
+// several layers where gradients are reduced once, or that the layers share.
 inline std::vector<plan::UnitCost> random_units(Dice& dice,
                                                 int32_t loss_index,
                                                 program::Shard shard) {
-  const bool spans =
-      shard == program::Shard::None || shard == program::Shard::Optimizer ? dice.chance(40) : false;
+  const bool spans = dice.chance(40);
+  const bool has_buckets =
+      shard == program::Shard::Gradients || shard == program::Shard::Parameters;
   std::vector<plan::UnitCost> units;
   // A layer's backward needs the weights of all its units, or of none.
   std::vector<bool> is_forward_only;
@@ -29,45 +30,51 @@ inline std::vector<plan::UnitCost> random_units(Dice& dice,
     is_forward_only.push_back(dice.chance(30));
   }
   is_forward_only.push_back(false);
-  const auto add = [&](const std::vector<int32_t>& layers) {
+  const auto add = [&](const std::vector<int32_t>& layers, bool is_shared) {
     std::vector<int32_t> forward_only;
     std::copy_if(
         layers.begin(), layers.end(), std::back_inserter(forward_only), [&](int32_t layer) {
           return is_forward_only[static_cast<size_t>(layer)];
         });
-    units.push_back({.unit = {cat("unit ", units.size()), layers, forward_only},
+    units.push_back({.unit = {.name = cat("unit ", units.size()),
+                              .layers = layers,
+                              .forward_only = forward_only,
+                              .is_shared = is_shared,
+                              .elements = dice.between(1, 12)},
                      .gathered_bytes = dice.between(0, 9),
                      .bucket_bytes = dice.between(0, 9),
                      .gather_s = static_cast<double>(dice.between(0, 5)),
                      .reduce_s = static_cast<double>(dice.between(0, 5))});
   };
   if (dice.chance(50)) {
-    add({0, loss_index});
+    add({0, loss_index}, true);
   }
   for (int32_t layer = 0; layer <= loss_index; ++layer) {
     if (spans && layer < loss_index && dice.chance(50)) {
-      add({layer, layer + 1});
+      add({layer, layer + 1}, has_buckets || dice.chance(50));
     } else if (dice.chance(80)) {
-      add({layer});
+      add({layer}, false);
       if (dice.chance(20)) {
-        add({layer});
+        add({layer}, false);
       }
     }
   }
   return units;
 }
 
-inline plan::Sharding random_sharding(Dice& dice, int32_t loss_index, int32_t stage_ranks) {
-  constexpr program::Shard shards[] = {program::Shard::None,
-                                       program::Shard::Optimizer,
-                                       program::Shard::Gradients,
-                                       program::Shard::Parameters};
-  plan::Sharding sharding{.replicas = static_cast<int32_t>(dice.between(1, 4)),
-                          .shard = shards[dice.between(0, 3)],
+inline plan::Sharding random_sharding(Dice& dice, int32_t loss_index, int32_t most_replicas = 4) {
+  plan::Sharding sharding{.replicas = static_cast<int32_t>(dice.between(1, most_replicas)),
+                          .shard = program::kShards[static_cast<size_t>(dice.between(0, 3))],
                           .keeps_gathered = dice.chance(30)};
   sharding.units = random_units(dice, loss_index, sharding.shard);
-  for (int32_t rank = 0; rank < stage_ranks * sharding.replicas; ++rank) {
-    sharding.residents.push_back({{"parameters", dice.between(0, 20)}});
+  for (plan::UnitCost& unit : sharding.units) {
+    for (int32_t replica = 0; replica < sharding.replicas && !dice.chance(5); ++replica) {
+      unit.gather_sent.push_back(dice.between(0, 99));
+      unit.reduce_sent.push_back(dice.between(0, 99));
+    }
+    if (unit.gather_sent.size() < static_cast<size_t>(sharding.replicas)) {
+      unit.gather_sent = unit.reduce_sent = {};  // not known
+    }
   }
   return sharding;
 }
@@ -82,6 +89,18 @@ inline std::vector<int32_t> rank_of_layers(const schedule::Schedule& schedule,
   }
   ranks.push_back(schedule.rank_of.back());
   return ranks;
+}
+
+// A unit that several ranks of a pipeline have is one that its layers share.
+inline void share_between_ranks(std::vector<plan::UnitCost>& units,
+                                const std::vector<int32_t>& rank_of) {
+  for (plan::UnitCost& one : units) {
+    const auto rank = [&](int32_t layer) { return rank_of[static_cast<size_t>(layer)]; };
+    const int32_t first = rank(one.unit.layers.front());
+    const auto is_elsewhere = [&](int32_t layer) { return rank(layer) != first; };
+    one.unit.is_shared = one.unit.is_shared ||
+                         std::any_of(one.unit.layers.begin(), one.unit.layers.end(), is_elsewhere);
+  }
 }
 
 }  // namespace penstock::test

@@ -130,7 +130,7 @@ TEST(RotorOptimality, HoldsWithSeveralWaysOfKeepingAndOutputsLeftOut) {
   Comparison sum;
   for (int i = 0; i < 1500 && !HasFailure(); ++i) {
     const CostTable table = test::rich_chain(
-        dice, dice.between(1, 4), {.most_size = 6, .most_ways = 2, .has_residents = false});
+        dice, dice.between(1, 4), {.most_size = 6, .most_ways = 2, .has_held = false});
     SCOPED_TRACE(cat("chain ", i, ": ", format_costs(table)));
     compare(table, dice, Recurrence::SweepGuard::UntilStop, sum);
   }

@@ -51,8 +51,8 @@ int64_t random_limit(const CostTable& table, int64_t least, Dice& dice) {
 // The limit of a whole step whose running micro-batch may hold `limit`.
 int64_t step_limit(const CostTable& table, int64_t limit, int32_t micro_batches) {
   int64_t bytes = limit - table.input_bytes();
-  for (const program::Resident& resident : table.residents) {
-    bytes += resident.bytes;
+  for (const program::Held& one : table.held) {
+    bytes += one.bytes;
   }
   return bytes + micro_batches * (table.input_bytes() + table.target_bytes);
 }
@@ -93,7 +93,7 @@ TEST(RotorRandom, TheLeastLimitIsFeasibleWithAnySlotsAndOneByteLessIsNot) {
   for (int i = 0; i < 6000 && !HasFailure(); ++i) {
     CostTable table = random_case(dice).table;
     // The chain alone, so that the program's peak is the solver's own measure.
-    table.residents.clear();
+    table.held.clear();
     table.target_bytes = 0;
     SCOPED_TRACE(cat("chain ", i));
     const RotorOptions options{.slots = dice.between(1, 30), .threads = 1};
@@ -115,9 +115,8 @@ TEST(RotorRandom, FewSlotsAreNeverFasterThanExactOnes) {
   int slower = 0;
   for (int i = 0; i < 3000 && !HasFailure(); ++i) {
     const int64_t layers = dice.between(2, 14);
-    const CostTable table = dice.chance(50)
-                                ? test::small_chain(dice, layers)
-                                : test::rich_chain(dice, layers, {.has_residents = false});
+    const CostTable table = dice.chance(50) ? test::small_chain(dice, layers)
+                                            : test::rich_chain(dice, layers, {.has_held = false});
     SCOPED_TRACE(cat("chain ", i));
     const int64_t least = solve_rotor(table, 0, {.slots = 1, .threads = 1}).least_bytes;
     const int64_t limit = random_limit(table, least, dice);
@@ -134,9 +133,8 @@ TEST(RotorRandom, MoreMemoryIsNeverSlower) {
   Dice dice(43);
   for (int i = 0; i < 300 && !HasFailure(); ++i) {
     const int64_t layers = dice.between(2, 9);
-    const CostTable table = dice.chance(50)
-                                ? test::small_chain(dice, layers)
-                                : test::rich_chain(dice, layers, {.has_residents = false});
+    const CostTable table = dice.chance(50) ? test::small_chain(dice, layers)
+                                            : test::rich_chain(dice, layers, {.has_held = false});
     SCOPED_TRACE(cat("chain ", i));
     const int64_t least = solve_rotor(table, 0, {.threads = 1}).least_bytes;
     double before = solve_rotor(table, least, {.threads = 1}).seconds;

@@ -14,8 +14,7 @@
 #include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 
-#include "plan/random_chains.h"
-#include "plan/random_sharding.h"
+#include "plan/random_pipelines.h"
 
 namespace penstock::plan {
 
@@ -28,72 +27,26 @@ using program::RankProgram;
 using program::Shard;
 using schedule::Kind;
 using test::Dice;
-
-constexpr Kind kSynchronous[] = {Kind::GPipe,
-                                 Kind::OneFOneB,
-                                 Kind::Interleaved,
-                                 Kind::ZeroBubbleH1,
-                                 Kind::ZeroBubbleH2,
-                                 Kind::ZeroBubbleV};
-
-struct Case {
-  CostTable table;
-  schedule::Schedule schedule;
-  std::vector<int32_t> cuts;
-  Sharding sharding;
-  CostTable planned_table;  // with what sharding adds
-  SlotsAnswer answer;       // planned for that table, under limits that make it compute again
-  Program pipeline;
-};
-
-Case random_case(Dice& dice) {
-  const int32_t ranks = static_cast<int32_t>(dice.between(1, 3));
-  Case one{
-      .schedule = make_schedule(
-          kSynchronous[dice.between(0, 5)], ranks, static_cast<int32_t>(dice.between(1, 5)), 2)};
-  const int32_t stages = one.schedule.stages();
-  const int32_t layers = static_cast<int32_t>(dice.between(stages, std::max(stages, 8)));
-  one.table = dice.chance(50) ? test::small_chain(dice, layers)
-                              : test::rich_chain(dice, layers, {.most_size = 6, .most_ways = 2});
-  one.cuts = {0};
-  for (int32_t stage = 1; stage < stages; ++stage) {
-    one.cuts.push_back(
-        static_cast<int32_t>(dice.between(one.cuts.back() + 1, layers - (stages - stage))));
-  }
-  one.cuts.push_back(layers);
-  one.sharding = test::random_sharding(dice, layers, ranks);
-  const std::vector<int32_t> rank_of =
-      dice.chance(50) ? test::rank_of_layers(one.schedule, one.cuts) : std::vector<int32_t>{};
-  one.planned_table = with_sharding(one.table, one.sharding, rank_of);
-  const auto solve = [&](SlotMode mode, const std::vector<int64_t>& limits) {
-    return choose_slots({.table = one.planned_table,
-                         .schedule = one.schedule,
-                         .cuts = one.cuts,
-                         .limit_bytes = limits,
-                         .mode = mode});
-  };
-  one.answer = solve(SlotMode::KeepAll, {});
-  if (dice.chance(70)) {
-    const SlotsAnswer least =
-        solve(SlotMode::Apart, std::vector<int64_t>(static_cast<size_t>(ranks), 0));
-    std::vector<int64_t> limits;
-    for (size_t rank = 0; rank < least.least_bytes.size(); ++rank) {
-      limits.push_back(dice.between(
-          least.least_bytes[rank], std::max(least.least_bytes[rank], one.answer.peak_bytes[rank])));
-    }
-    one.answer = solve(SlotMode::Apart, limits);
-  }
-  one.pipeline =
-      lower_pipeline(one.table,
-                     {one.schedule, one.cuts, one.answer.operations, {.latency_s = 0.5}},
-                     std::vector<std::vector<program::Resident>>(one.schedule.turns.size()),
-                     0);
-  return one;
-}
+using test::random_synchronous;
+using Case = test::RandomPipeline;
 
 std::string fault(const Program& program) {
   const program::Verdict verdict = program::verify(program);
   return verdict.is_sound() ? "" : verdict.violation->text;
+}
+
+bool is_over_stages(const Program& program, const Instruction& one) {
+  return one.op == Op::Reduce &&
+         program.groups[static_cast<size_t>(one.group)].axes.contains(comm::Axis::Pipeline);
+}
+
+// Of a tied unit: the most that adding it up over its stages works with.
+int64_t most_between_stages(const Program& program, const RankProgram& rank) {
+  int64_t most = 0;
+  for (const Instruction& one : rank.instructions) {
+    most = std::max(most, is_over_stages(program, one) ? one.working_bytes : 0);
+  }
+  return most;
 }
 
 size_t count(const RankProgram& rank, Op op) {
@@ -108,17 +61,14 @@ TEST(Shard, WritesSoundProgramsOfRandomPipelines) {
   Dice dice(71);
   int replicated = 0;
   for (int i = 0; i < 800 && !HasFailure(); ++i) {
-    const Case one = random_case(dice);
-    const Program program = shard(one.pipeline, one.sharding);
+    const Case one = random_synchronous(dice);
+    const Program& program = one.program;
     SCOPED_TRACE(cat("case ", i, ", ", shard_name(one.sharding.shard)));
     ASSERT_EQ(fault(program), "") << format_program(program);
     ASSERT_EQ(program.ranks.size(),
-              one.pipeline.ranks.size() * static_cast<size_t>(one.sharding.replicas));
-    for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
-      EXPECT_EQ(program.ranks[rank].residents, one.sharding.residents[rank]);
-    }
+              one.turns.ranks.size() * static_cast<size_t>(one.sharding.replicas));
     // Gathering and reducing takes time, and saves none.
-    EXPECT_GE(simulate(program).seconds, simulate(one.pipeline).seconds - 1e-9);
+    EXPECT_GE(simulate(program).seconds, simulate(one.turns).seconds - 1e-9);
     if (i % 10 == 0) {
       EXPECT_EQ(program::parse_program(format_program(program), "written"), program);
     }
@@ -131,15 +81,18 @@ TEST(Shard, HoldsNoMoreThanWasPlannedWithWhatItAdds) {
   Dice dice(72);
   int exact = 0, cases = 0;
   for (int i = 0; i < 800 && !HasFailure(); ++i) {
-    const Case one = random_case(dice);
-    const Program program = shard(one.pipeline, one.sharding);
+    const Case one = random_synchronous(dice);
+    const Program& program = one.program;
     SCOPED_TRACE(cat("case ", i, ", ", shard_name(one.sharding.shard)));
     const program::Verdict verdict = program::verify(program);
     ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
     for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
-      const size_t stage = rank / static_cast<size_t>(one.sharding.replicas);
-      const int64_t held = verdict.peaks[rank].bytes - program.ranks[rank].resident_bytes();
-      EXPECT_LE(held, one.answer.peak_bytes[stage])
+      const auto stage = static_cast<size_t>(program.stage_of(static_cast<int32_t>(rank)));
+      const int64_t held = verdict.peaks[rank].bytes - program.ranks[rank].persistent_bytes();
+      // A table is added up over its stages when all else is gone.
+      EXPECT_LE(
+          held,
+          std::max(one.answer.peak_bytes[stage], most_between_stages(program, program.ranks[rank])))
           << "rank " << rank << ", instruction " << verdict.peaks[rank].instruction << "\n"
           << format_program(program);
       exact += held == one.answer.peak_bytes[stage] ? 1 : 0;
@@ -152,26 +105,61 @@ TEST(Shard, HoldsNoMoreThanWasPlannedWithWhatItAdds) {
 
 TEST(Shard, LeavesThePipelineAsItIsForOneReplica) {
   Dice dice(73);
-  Case one = random_case(dice);
+  Case one = random_synchronous(dice);
   one.sharding.replicas = 1;
-  one.sharding.residents.resize(one.pipeline.ranks.size());
-  Program expected = one.pipeline;
-  for (size_t rank = 0; rank < expected.ranks.size(); ++rank) {
-    expected.ranks[rank].residents = one.sharding.residents[rank];
-  }
-  EXPECT_EQ(shard(one.pipeline, one.sharding), expected);
+  EXPECT_EQ(shard(one.turns, one.sharding), one.turns);
   EXPECT_EQ(format_costs(with_sharding(one.table, one.sharding)), format_costs(one.table));
 }
 
-TEST(Shard, RefusesResidentsOfOtherRanksAndProgramsThatAreReplicatedAlready) {
+TEST(Shard, RefusesProgramsThatAreReplicatedAlreadyOrHoldSomething) {
   Dice dice(74);
-  Case one = random_case(dice);
+  Case one = random_synchronous(dice);
   one.sharding.replicas = 2;
-  one.sharding.residents.assign(one.pipeline.ranks.size() * 2, {});
-  const Program program = shard(one.pipeline, one.sharding);
+  const Program program = shard(one.turns, one.sharding);
   EXPECT_THROW(shard(program, one.sharding), InternalError);
-  one.sharding.residents.pop_back();
-  EXPECT_THROW(shard(one.pipeline, one.sharding), InternalError);
+  const Holdings nothing{.ranks = std::vector<RankHoldings>(one.turns.ranks.size())};
+  EXPECT_THROW(shard(finish_program(one.turns, nothing, one.link(), 0), one.sharding),
+               InternalError);
+  Holdings something = nothing;
+  something.ranks.front() = fixed_holdings({{"pages", 1}});
+  EXPECT_THROW(shard(hold(one.turns, something), one.sharding), InternalError);
+}
+
+// What each rank sends is what its replica was given to send, as often as it gathers and reduces.
+TEST(Shard, SendsWhatItWasGivenToSend) {
+  Dice dice(77);
+  int64_t sent = 0;
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    const Case one = random_synchronous(dice);
+    SCOPED_TRACE(cat("case ", i, ", ", shard_name(one.sharding.shard)));
+    SentBytes most;
+    for (int32_t rank = 0; rank < one.program.mesh.ranks(); ++rank) {
+      SentBytes own;
+      std::vector<bool> was_gathered(one.program.units.size());
+      for (const Instruction& each : one.program.ranks[static_cast<size_t>(rank)].instructions) {
+        if (each.units.size() != 1 || !is_collective(each.op) ||
+            is_over_stages(one.program, each)) {
+          continue;
+        }
+        const UnitCost& unit = one.sharding.units[static_cast<size_t>(each.units[0])];
+        const std::vector<int64_t>& given =
+            each.op == Op::Gather ? unit.gather_sent : unit.reduce_sent;
+        const int64_t bytes =
+            given.empty() ? 0 : given[static_cast<size_t>(one.program.replica_of(rank))];
+        EXPECT_EQ(each.sent_bytes, bytes);
+        own.all += bytes;
+        if (each.op == Op::Gather) {
+          own.gathered_again += was_gathered[static_cast<size_t>(each.units[0])] ? bytes : 0;
+          was_gathered[static_cast<size_t>(each.units[0])] = true;
+        }
+      }
+      most = own.all > most.all ? own : most;
+      sent += own.all;
+    }
+    EXPECT_EQ(count_sent(one.program).all, most.all);
+    EXPECT_EQ(count_sent(one.program).gathered_again, most.gathered_again);
+  }
+  EXPECT_GT(sent, 10'000);
 }
 
 namespace {
@@ -193,15 +181,63 @@ struct SmallCase {
     table.target_bytes = 1;
     sharding = {.replicas = 2,
                 .shard = shard_kind,
-                .units = {{{"layer 0", {0}}, 100, 1000, 0.5, 0.25},
-                          {{"layer 1", {1}}, 200, 2000, 0.5, 0.25},
-                          {{"table", {0, 2}}, 400, 4000, 0.5, 0.25}},
-                .residents = {{{"rest", 1}}, {{"rest", 2}}}};
+                .units = {unit_of("layer 0", {0}, 100, 1000),
+                          unit_of("layer 1", {1}, 200, 2000),
+                          unit_of("table", {0, 2}, 400, 4000)}};
+    sharding.units[2].unit.is_shared = true;
   }
 
+  static UnitCost unit_of(const std::string& name,
+                          const std::vector<int32_t>& layers,
+                          int64_t gathered_bytes,
+                          int64_t bucket_bytes) {
+    return {.unit = {.name = name, .layers = layers, .elements = 4},
+            .gathered_bytes = gathered_bytes,
+            .bucket_bytes = bucket_bytes,
+            .gather_s = 0.5,
+            .reduce_s = 0.25};
+  }
+
+  // Beside units, of which no value counts, 1 byte and 2.
+  Holdings holdings() const {
+    using enum program::ValueKind;
+    Holdings holdings{.units = sharding.program_units()};
+    for (const int64_t replica : {0, 1}) {
+      RankHoldings rank{.values = {fixed_value("rest", replica + 1)}};
+      for (int32_t unit = 0; unit < 3; ++unit) {
+        const std::vector<program::Slice> half{{2 * replica, 2 * replica + 2}};
+        const std::vector<program::Slice> all;
+        const bool has_slices = sharding.shard == Shard::Gradients;
+        const bool is_sharded = sharding.shard == Shard::Parameters;
+        rank.values.push_back({{.kind = Master, .unit = unit, .slices = is_sharded ? half : all}});
+        rank.values.push_back(
+            {{.kind = GradientSum, .unit = unit, .slices = is_sharded || has_slices ? half : all}});
+        rank.values.push_back(
+            {{.kind = State, .unit = unit, .slices = sharding.shard == Shard::None ? all : half}});
+      }
+      holdings.ranks.push_back(rank);
+    }
+    return holdings;
+  }
+
+  Program turns(const Operations& operations, int32_t micro_batches) const {
+    const auto loss = std::find_if(operations.begin(), operations.end(), [](const auto& one) {
+      return one.kind == OperationKind::Loss;
+    });
+    const StageOperations both{{operations.begin(), loss}, {loss, operations.end()}};
+    // With one rank, each micro-batch goes forward and back before the next.
+    return write_turns(
+        table,
+        {.schedule = schedule::make_schedule(Kind::OneFOneB, 1, micro_batches),
+         .cuts = {0, static_cast<int32_t>(table.layers.size())},
+         .operations = {std::vector<StageOperations>(static_cast<size_t>(micro_batches), both)}});
+  }
+
+  Program program(const Operations& operations, int32_t micro_batches) const {
+    return finish_program(shard(turns(operations, micro_batches), sharding), holdings(), {}, 0);
+  }
   Program program(int32_t micro_batches = 2) const {
-    const Operations all = keep_everything(table);
-    return shard(lower(table, all, micro_batches, 0), sharding);
+    return program(keep_everything(table), micro_batches);
   }
 };
 
@@ -212,7 +248,8 @@ std::string list_of(const Program& program, const RankProgram& rank) {
   for (const Instruction& one : rank.instructions) {
     std::string word(op_name(one.op));
     if (is_collective(one.op)) {
-      word += " " + program.units[static_cast<size_t>(one.layer)].name;
+      word += " " + (one.units.empty() ? "squares"
+                                       : program.units[static_cast<size_t>(one.units[0])].name);
     } else if (one.layer >= 0) {
       word += cat(" ", one.layer);
     }
@@ -231,9 +268,9 @@ TEST(Shard, ReducesWhatIsResidentAfterItsLastContribution) {
   const SmallCase one(Shard::None);
   const Program program = one.program();
   EXPECT_EQ(list_of(program, program.ranks[1]),
-            "clear, forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
+            "forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
             "forward 1.1, loss.1, backward 1.1, reduce layer 1, backward 0.1, reduce layer 0, "
-            "reduce table, step");
+            "reduce table, squares, gather squares, decide, step");
   EXPECT_EQ(fault(program), "");
   EXPECT_EQ(program.ranks[0].instructions, program.ranks[1].instructions);
 }
@@ -242,9 +279,10 @@ TEST(Shard, GathersMovedPiecesAfterTheStep) {
   const SmallCase one(Shard::Optimizer);
   const Program program = one.program();
   EXPECT_EQ(list_of(program, program.ranks[0]),
-            "clear, forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
+            "forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
             "forward 1.1, loss.1, backward 1.1, reduce layer 1, backward 0.1, reduce layer 0, "
-            "reduce table, step, gather layer 0, gather layer 1, gather table");
+            "reduce table, squares, gather squares, decide, step, gather layer 0, gather layer 1, "
+            "gather table");
   EXPECT_EQ(fault(program), "");
 }
 
@@ -256,15 +294,16 @@ TEST(WithoutReduces, LeavesReducesToTheStep) {
     for (const RankProgram& rank : program.ranks) {
       EXPECT_EQ(
           list_of(program, rank),
-          cat("clear, forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
-              "forward 1.1, loss.1, backward 1.1, backward 0.1, step",
+          cat("forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
+              "forward 1.1, loss.1, backward 1.1, backward 0.1, squares, gather squares, decide, "
+              "step",
               shard_kind == Shard::Optimizer ? ", gather layer 0, gather layer 1, gather table"
                                              : ""));
       const Instruction& step = *std::find_if(rank.instructions.begin(),
                                               rank.instructions.end(),
                                               [](const auto& one) { return one.op == Op::Step; });
-      EXPECT_TRUE(step.reads.empty());
-      EXPECT_TRUE(step.frees.empty());
+      EXPECT_EQ(step.reads.size(), 4u);  // three gradients, and what was decided of them
+      EXPECT_EQ(step.frees.size(), 1u);
     }
   }
 }
@@ -273,24 +312,28 @@ TEST(WithoutReduces, ChangesNothingElseOfRandomPipelines) {
   Dice dice(76);
   int cases = 0;
   for (int i = 0; i < 400 && !HasFailure(); ++i) {
-    const Case one = random_case(dice);
-    const Program before = shard(one.pipeline, one.sharding);
-    if (before.replicas == 1 || !before.keeps_gradients()) {
+    const Case one = random_synchronous(dice);
+    const Program& before = one.program;
+    if (before.replicas() == 1 || !before.keeps_gradients()) {
       continue;
     }
     ++cases;
     SCOPED_TRACE(cat("case ", i, ", ", shard_name(before.shard)));
     const Program after = without_reduces(before);
     ASSERT_EQ(fault(after), "") << format_program(after);
+    EXPECT_EQ(finish_program(without_reduces(one.sharded), one.holdings, one.link(), 0), after);
     EXPECT_EQ(program::parse_program(format_program(after), "written"), after);
     EXPECT_LE(simulate(after).seconds, simulate(before).seconds + 1e-9);
     for (size_t rank = 0; rank < after.ranks.size(); ++rank) {
       const RankProgram& had = before.ranks[rank];
       const RankProgram& has = after.ranks[rank];
-      EXPECT_EQ(count(has, Op::Reduce), 0u);
-      EXPECT_EQ(has.instructions.size() + count(had, Op::Reduce), had.instructions.size());
-      EXPECT_EQ(has.values.size() + count(had, Op::Reduce), had.values.size());
-      EXPECT_EQ(has.residents, had.residents);
+      std::vector<Instruction> kept = had.instructions;
+      std::erase_if(kept, [&](const Instruction& each) {
+        return each.op == Op::Reduce && !is_over_stages(before, each);
+      });
+      EXPECT_EQ(has.instructions, kept);
+      EXPECT_EQ(has.values, had.values);
+      EXPECT_EQ(has.persistent, had.persistent);
       EXPECT_EQ(has.limit_bytes, had.limit_bytes);
       EXPECT_EQ(replay_peak(has).bytes, replay_peak(had).bytes);
     }
@@ -302,21 +345,21 @@ TEST(WithoutReduces, WantsReplicasWithWholeGradients) {
   EXPECT_THROW(without_reduces(SmallCase(Shard::Gradients).program()), InternalError);
   EXPECT_THROW(without_reduces(SmallCase(Shard::Parameters).program()), InternalError);
   const SmallCase one(Shard::None);
-  EXPECT_THROW(without_reduces(lower(one.table, keep_everything(one.table), 2, 0)), InternalError);
+  EXPECT_THROW(without_reduces(one.turns(keep_everything(one.table), 2)), InternalError);
 }
 
 TEST(Shard, DropsABucketAfterTheNextWork) {
   const SmallCase one(Shard::Gradients);
   const Program program = one.program();
   EXPECT_EQ(list_of(program, program.ranks[0]),
-            "clear, forward 0.0, forward 1.0, loss.0, reduce table.0, backward 1.0, "
+            "forward 0.0, forward 1.0, loss.0, reduce table.0, backward 1.0, "
             "reduce layer 1.0, drop g2.0, backward 0.0, reduce layer 0.0, reduce table.0, "
             "drop g1.0, forward 0.1, drop g0.0 g2.0#2, forward 1.1, loss.1, reduce table.1, "
             "backward 1.1, reduce layer 1.1, drop g2.1, backward 0.1, reduce layer 0.1, "
-            "reduce table.1, drop g1.1 g0.1 g2.1#2, step, gather layer 0, gather layer 1, "
-            "gather table");
+            "reduce table.1, drop g1.1 g0.1 g2.1#2, squares, gather squares, decide, step, "
+            "gather layer 0, gather layer 1, gather table");
   EXPECT_EQ(fault(program), "");
-  // In the backward of layer 0: residents, the other micro-batch's input and targets (5), input,
+  // In the backward of layer 0: what is held always, the other micro-batch's input and targets (5), input,
   // saved and arriving gradient (4 + 6 + 4), the bucket of layer 1 and both of its own, and the 4
   // bytes of the input's gradient that it works with.
   EXPECT_EQ(program::verify(program).peaks[0].bytes, 1 + 5 + 14 + 4 + 2000 + 1000 + 4000);
@@ -327,10 +370,11 @@ TEST(Shard, GathersOneUseAhead) {
   const SmallCase one(Shard::Parameters);
   const Program program = one.program(1);
   EXPECT_EQ(list_of(program, program.ranks[0]),
-            "clear, gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, "
+            "gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, "
             "gather table.0, forward 1.0, gather layer 1.0, loss.0, reduce table.0, "
             "gather layer 0.0, gather table.0, backward 1.0, reduce layer 1.0, drop g2.0, "
-            "backward 0.0, reduce layer 0.0, reduce table.0, drop g1.0 g0.0 g2.0#2, step");
+            "backward 0.0, reduce layer 0.0, reduce table.0, drop g1.0 g0.0 g2.0#2, "
+            "squares, gather squares, decide, step");
   EXPECT_EQ(fault(program), "");
   // In the backward of layer 0 there are its own weights, in that of layer 1 those of layer 0, too.
   const int64_t first = 1 + 14 + 4 + 2000 + 1000 + 4000 + 100 + 400;
@@ -344,10 +388,11 @@ TEST(Shard, GathersNothingForABackwardThatNeedsNoWeights) {
   one.sharding.units[2].unit.forward_only = {0};
   const Program program = one.program(1);
   EXPECT_EQ(list_of(program, program.ranks[0]),
-            "clear, gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, "
+            "gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, "
             "gather table.0, forward 1.0, gather layer 1.0, loss.0, reduce table.0, "
             "backward 1.0, reduce layer 1.0, drop g2.0, "
-            "backward 0.0, reduce layer 0.0, reduce table.0, drop g1.0 g0.0 g2.0#2, step");
+            "backward 0.0, reduce layer 0.0, reduce table.0, drop g1.0 g0.0 g2.0#2, "
+            "squares, gather squares, decide, step");
   EXPECT_EQ(fault(program), "");
   // Without what the other program gathers for it (100 + 400).
   const int64_t first = 1 + 14 + 4 + 2000 + 1000 + 4000;
@@ -364,10 +409,10 @@ TEST(Shard, KeepsWhatItHasGathered) {
   SmallCase one(Shard::Parameters);
   one.sharding.keeps_gathered = true;
   const Program program = one.program();
-  EXPECT_EQ(count(program.ranks[0], Op::Gather), 3u);
+  EXPECT_EQ(count(program.ranks[0], Op::Gather), 3u + 1);  // the squares too
   EXPECT_EQ(fault(program), "");
-  EXPECT_EQ(list_of(program, program.ranks[0]).substr(0, 92),
-            "clear, gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, forward 1.0, "
+  EXPECT_EQ(list_of(program, program.ranks[0]).substr(0, 85),
+            "gather layer 0.0, gather table.0, gather layer 1.0, forward 0.0, forward 1.0, "
             "loss.0,");
 }
 
@@ -376,9 +421,9 @@ TEST(Shard, GathersWhereTheListJumpsWithoutHoldingBoth) {
   LayerCost third = one.table.layers.back();
   third.name = "layer 2";
   one.table.layers.push_back(third);
-  one.sharding.units = {{{"layer 0", {0}}, 100, 1000, 0.5, 0.25},
-                        {{"layer 1", {1}}, 200, 2000, 0.5, 0.25},
-                        {{"layer 2", {2}}, 400, 4000, 0.5, 0.25}};
+  one.sharding.units = {SmallCase::unit_of("layer 0", {0}, 100, 1000),
+                        SmallCase::unit_of("layer 1", {1}, 200, 2000),
+                        SmallCase::unit_of("layer 2", {2}, 400, 4000)};
   // All of the chain is computed again for each backward.
   const Operations operations = {{OperationKind::ForwardKeepInput, 0},
                                  {OperationKind::ForwardDrop, 1},
@@ -390,14 +435,13 @@ TEST(Shard, GathersWhereTheListJumpsWithoutHoldingBoth) {
                                  {OperationKind::Backward, 1},
                                  {OperationKind::ForwardAll, 0},
                                  {OperationKind::Backward, 0}};
-  const Program program = shard(lower(one.table, operations, 1, 0), one.sharding);
-  EXPECT_EQ(
-      list_of(program, program.ranks[0]),
-      "clear, gather layer 0.0, gather layer 1.0, forward 0.0, gather layer 2.0, forward 1.0, "
-      "forward 2.0, loss.0, backward 2.0, reduce layer 2.0, drop g2.0, gather layer 0.0, "
-      "gather layer 1.0, forward 0.0, forward 1.0, gather layer 0.0, backward 1.0, "
-      "reduce layer 1.0, forward 0.0, drop g1.0, backward 0.0, reduce layer 0.0, drop g0.0, "
-      "step");
+  const Program program = one.program(operations, 1);
+  EXPECT_EQ(list_of(program, program.ranks[0]),
+            "gather layer 0.0, gather layer 1.0, forward 0.0, gather layer 2.0, forward 1.0, "
+            "forward 2.0, loss.0, backward 2.0, reduce layer 2.0, drop g2.0, gather layer 0.0, "
+            "gather layer 1.0, forward 0.0, forward 1.0, gather layer 0.0, backward 1.0, "
+            "reduce layer 1.0, forward 0.0, drop g1.0, backward 0.0, reduce layer 0.0, drop g0.0, "
+            "squares, gather squares, decide, step");
   EXPECT_EQ(fault(program), "");
 }
 
@@ -434,8 +478,7 @@ TEST(Shard, FaultsThatArePlantedAreRefused) {
   Dice dice(75);
   int planted = 0;
   for (int i = 0; i < 800 && !HasFailure(); ++i) {
-    const Case one = random_case(dice);
-    Program program = shard(one.pipeline, one.sharding);
+    Program program = random_synchronous(dice).program;
     RankProgram& rank = program.ranks[static_cast<size_t>(
         dice.between(0, static_cast<int64_t>(program.ranks.size()) - 1))];
     std::vector<size_t> places;
@@ -450,15 +493,18 @@ TEST(Shard, FaultsThatArePlantedAreRefused) {
     const size_t at =
         places[static_cast<size_t>(dice.between(0, static_cast<int64_t>(places.size()) - 1))];
     Instruction& collective = rank.instructions[at];
-    const int64_t kind = dice.between(0, 3);
+    const int64_t kind = dice.between(0, 4);
     if (kind == 0) {
       rank.instructions.erase(rank.instructions.begin() + static_cast<int64_t>(at));
     } else if (kind == 1) {
       collective.op = collective.op == Op::Gather ? Op::Reduce : Op::Gather;
-    } else if (kind == 2 && program.units.size() > 1) {
-      collective.layer = (collective.layer + 1) % static_cast<int32_t>(program.units.size());
+    } else if (kind == 2 && program.units.size() > 1 && !collective.units.empty()) {
+      int32_t& unit = collective.units[0];
+      unit = (unit + 1) % static_cast<int32_t>(program.units.size());
+    } else if (kind == 3) {
+      collective.group = (collective.group + 1) % static_cast<int32_t>(program.groups.size() + 1);
     } else {
-      collective.resource = {};
+      collective.resource = {program::ResourceKind::Line, collective.group + 1};
     }
     SCOPED_TRACE(cat("case ", i, ", fault ", kind));
     EXPECT_NE(fault(program), "") << format_program(program);

@@ -81,8 +81,8 @@ void expect_program(const Case& one,
                     const SlotsAnswer& answer,
                     const std::vector<int64_t>& limits) {
   const Pipeline pipeline{one.schedule, one.cuts, answer.operations, {}};
-  const std::vector<std::vector<program::Resident>> residents(one.schedule.turns.size());
-  const program::Program program = lower_pipeline(one.table, pipeline, residents, 0);
+  const Holdings nothing{.ranks = std::vector<RankHoldings>(one.schedule.turns.size())};
+  const program::Program program = lower_pipeline(one.table, pipeline, nothing, 0);
   const program::Verdict verdict = program::verify(program);
   ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
   for (size_t rank = 0; rank < limits.size(); ++rank) {

@@ -12,10 +12,33 @@
 
 namespace penstock::test {
 
+inline bool meets(const std::vector<program::ValueId>& ids,
+                  const std::vector<program::ValueId>& others) {
+  return std::any_of(ids.begin(), ids.end(), [&](program::ValueId id) {
+    return std::find(others.begin(), others.end(), id) != others.end();
+  });
+}
+
+// Whether the later one cannot run before the other, which goes on by itself, is done: it uses what
+// that makes or changes, or changes or frees what that reads.
+inline bool waits_for(const program::Instruction& later, const program::Instruction& other) {
+  using program::Instruction;
+  for (const auto changed : {&Instruction::makes, &Instruction::sets, &Instruction::updates}) {
+    for (const auto used :
+         {&Instruction::reads, &Instruction::sets, &Instruction::updates, &Instruction::frees}) {
+      if (meets(later.*used, other.*changed)) {
+        return true;
+      }
+    }
+  }
+  return meets(later.sets, other.reads) || meets(later.updates, other.reads) ||
+         meets(later.frees, other.reads);
+}
+
 // All instructions as a graph, with an arrow from each to those that cannot run before it: the next
-// of its rank, the receive of a send, who frees what was received, all steps after all that lies
-// before a step, unless ranks have several steps each; and, of a gather or reduce that all replicas
-// of a stage have begun, who uses what it makes or frees what it reads. Whether it has an order.
+// of its rank, the receive of a send, who frees what was received (or the end of a send that frees
+// what it sends); a gather or reduce that all of its group have begun, and, where it is on a line,
+// who waits for it there. Whether it has an order.
 inline bool has_order(const program::Program& program) {
   using namespace program;
   std::vector<size_t> offset{0};
@@ -32,10 +55,13 @@ inline bool has_order(const program::Program& program) {
     after[from].push_back(to);
     ++before[to];
   };
-  std::map<Channel, std::vector<std::pair<size_t, size_t>>> sends, receives;
-  std::vector<std::pair<size_t, size_t>> steps;
+  using Place = std::pair<size_t, size_t>;
+  std::map<Channel, std::vector<Place>> sends, receives;
+  std::map<std::pair<int32_t, int32_t>, std::vector<std::vector<Place>>> meetings;  // by group
   for (size_t r = 0; r < program.ranks.size(); ++r) {
     const RankProgram& rank = program.ranks[r];
+    const auto number = static_cast<int32_t>(r);
+    std::map<int32_t, size_t> count;  // by group
     for (size_t i = 0; i < rank.instructions.size(); ++i) {
       const Instruction& one = rank.instructions[i];
       arrow(node(r, i, false), node(r, i, true));
@@ -43,20 +69,16 @@ inline bool has_order(const program::Program& program) {
         arrow(node(r, i - 1, true), node(r, i, false));
       }
       if (one.op == Op::Send) {
-        sends[channel_of(rank, static_cast<int32_t>(r), one)].push_back({r, i});
+        sends[channel_of(rank, number, one)].push_back({r, i});
       } else if (one.op == Op::Receive) {
-        receives[channel_of(rank, static_cast<int32_t>(r), one)].push_back({r, i});
-      } else if (one.op == Op::Step) {
-        steps.push_back({r, i});
+        receives[channel_of(rank, number, one)].push_back({r, i});
+      } else if (is_collective(one.op)) {
+        const comm::RankGroup& group = program.groups[static_cast<size_t>(one.group)];
+        auto& all = meetings[{one.group, comm::colour(program.mesh, group, number)}];
+        const size_t k = count[one.group]++;
+        all.resize(std::max(all.size(), k + 1));
+        all[k].push_back({r, i});
       }
-    }
-  }
-  if (program.updates > 1) {
-    steps.clear();
-  }
-  for (const auto& [r, i] : steps) {
-    for (const auto& [other, step] : steps) {
-      arrow(node(r, i, false), node(other, step, true));
     }
   }
   for (const auto& [channel, line] : sends) {
@@ -65,42 +87,30 @@ inline bool has_order(const program::Program& program) {
       const auto [to, at] = receives.at(channel).at(k);
       arrow(node(r, i, false), node(to, at, true));
       const RankProgram& rank = program.ranks[r];
-      const ValueId id = rank.instructions[i].reads[0];
       for (size_t j = 0; j < rank.instructions.size(); ++j) {
-        const std::vector<ValueId>& frees = rank.instructions[j].frees;
-        if (std::find(frees.begin(), frees.end(), id) != frees.end()) {
-          arrow(node(to, at, true), node(r, j, true));
+        if (meets(rank.instructions[j].frees, rank.instructions[i].reads)) {
+          arrow(node(to, at, true), node(r, j, /*is_done=*/i == j));
         }
       }
     }
   }
-  std::map<int32_t, std::vector<std::vector<std::pair<size_t, size_t>>>> meetings;  // by stage
-  for (size_t r = 0; r < program.ranks.size(); ++r) {
-    const std::vector<Instruction>& list = program.ranks[r].instructions;
-    auto& line = meetings[program.stage_of(static_cast<int32_t>(r))];
-    size_t k = 0;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (is_collective(list[i].op)) {
-        line.resize(std::max(line.size(), k + 1));
-        line[k++].push_back({r, i});
-      }
-    }
-  }
-  const auto meets = [](const std::vector<ValueId>& ids, const std::vector<ValueId>& others) {
-    return std::any_of(ids.begin(), ids.end(), [&](ValueId id) {
-      return std::find(others.begin(), others.end(), id) != others.end();
-    });
-  };
-  for (const auto& [stage, line] : meetings) {
-    for (const auto& places : line) {
+  for (const auto& [group, all] : meetings) {
+    for (const auto& places : all) {
+      const auto wait_for_all = [&](size_t rank, size_t at, bool is_done) {
+        for (const auto& [other, begun] : places) {
+          arrow(node(other, begun, false), node(rank, at, is_done));
+        }
+      };
       for (const auto& [r, i] : places) {
         const std::vector<Instruction>& list = program.ranks[r].instructions;
+        if (list[i].resource.kind != ResourceKind::Line) {
+          wait_for_all(r, i, /*is_done=*/true);
+          continue;
+        }
         for (size_t j = i + 1; j < list.size(); ++j) {
-          if (meets(list[j].reads, list[i].makes) || meets(list[j].frees, list[i].makes) ||
-              meets(list[j].frees, list[i].reads)) {
-            for (const auto& [other, begun] : places) {
-              arrow(node(other, begun, false), node(r, j, true));
-            }
+          // Those of one line are done in order, without their rank.
+          if (list[j].resource != list[i].resource && waits_for(list[j], list[i])) {
+            wait_for_all(r, j, /*is_done=*/false);
           }
         }
       }

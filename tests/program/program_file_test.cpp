@@ -21,7 +21,10 @@
 #include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 
+#include "plan/random_pipelines.h"
+#include "program/asynchronous_program.h"
 #include "program/replicated_program.h"
+#include "program/unit_program.h"
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 
@@ -44,7 +47,7 @@ class Dice {
   std::mt19937 engine_;
 };
 
-// Numbered as it should be, otherwise without sense: reads and frees are any values.
+// Numbered as it should be, otherwise without sense: reads, changes and frees are any values.
 class RandomProgram {
  public:
   explicit RandomProgram(uint32_t seed) : dice_(seed) {}
@@ -53,57 +56,82 @@ class RandomProgram {
     program_.updates = 1 + dice_.below(3);
     program_.micro_batches = program_.updates * (1 + dice_.below(3));
     program_.mixes_weights = dice_.is_heads();
+    program_.mesh = {.data = 1 + dice_.below(2),
+                     .pipeline = 1 + dice_.below(3),
+                     .tensor = 1 + dice_.below(5) / 4,
+                     .context = 1 + dice_.below(5) / 4};
+    program_.shard = kShards[static_cast<size_t>(dice_.below(4))];
+    program_.step_reduces = dice_.is_heads();
+    for (int32_t left = dice_.below(4); left > 0; --left) {
+      add_group();
+    }
     for (int32_t left = dice_.below(4); left > 0; --left) {
       add_layer();
     }
-    if (dice_.is_heads()) {
-      add_units();
+    for (int32_t left = dice_.below(4); left > 0; --left) {
+      add_unit();
     }
-    num_ranks_ = dice_.below(4);
-    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+    const int32_t ranks = dice_.below(8) == 0 ? 0 : program_.mesh.ranks();
+    for (int32_t rank = 0; rank < ranks; ++rank) {
       add_rank(rank);
     }
     return program_;
   }
 
  private:
+  template <typename Values>
+  auto pick(const Values& values) {
+    return values[static_cast<size_t>(dice_.below(static_cast<int32_t>(values.size())))];
+  }
+
   std::string name() {
     constexpr std::array names = {"block 0 mlp", "", "\"", "a\nb", "# \\", "größe"};
-    return names[static_cast<size_t>(dice_.below(names.size()))];
+    return pick(names);
+  }
+
+  // Ascending, below `end`.
+  std::vector<int32_t> some(int32_t end) {
+    std::vector<int32_t> numbers;
+    for (int32_t number = 0; number < end; ++number) {
+      if (dice_.is_heads()) {
+        numbers.push_back(number);
+      }
+    }
+    return numbers;
+  }
+
+  int32_t num_units() const { return static_cast<int32_t>(program_.units.size()); }
+
+  void add_group() {
+    comm::RankGroup group{.name = name()};
+    for (const comm::Axis axis : comm::kAxes) {
+      group.axes = dice_.is_heads() ? group.axes | axis : group.axes;
+    }
+    group.stages = some(program_.mesh.pipeline);
+    program_.groups.push_back(group);
   }
 
   void add_layer() {
     LayerInfo layer{name(), {}};
     for (int32_t left = dice_.below(4); left > 0; --left) {
-      layer.ways.push_back({cat("way-", left), dice_.is_heads()});
+      layer.modes.push_back({cat("mode-", left), dice_.is_heads()});
     }
     program_.layers.push_back(std::move(layer));
   }
 
-  void add_units() {
-    constexpr std::array shards = {
-        Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
-    program_.replicas = 1 + dice_.below(3);
-    program_.shard = shards[static_cast<size_t>(dice_.below(4))];
-    program_.step_reduces = program_.replicas > 1 && dice_.is_heads();
-    for (int32_t left = dice_.below(4); left > 0; --left) {
-      Unit unit{name(), {}};
-      for (int32_t layer = 0; layer <= program_.loss_index(); ++layer) {
-        if (dice_.is_heads()) {
-          unit.layers.push_back(layer);
-          if (dice_.is_heads()) {
-            unit.forward_only.push_back(layer);
-          }
-        }
-      }
-      program_.units.push_back(std::move(unit));
-    }
+  void add_unit() {
+    program_.units.push_back({.name = name(),
+                              .layers = some(program_.loss_index() + 1),
+                              .forward_only = some(program_.loss_index() + 1),
+                              .is_shared = dice_.is_heads(),
+                              .elements = dice_.is_heads() ? 0 : dice_.bytes()});
   }
 
   void add_rank(int32_t number) {
-    RankProgram rank{.limit_bytes = dice_.is_heads() ? 0 : 1 + dice_.bytes()};
-    for (int32_t left = dice_.below(4); left > 0; --left) {
-      rank.residents.push_back({name(), dice_.bytes()});
+    RankProgram rank{
+        .limit_bytes = limit(), .host_limit_bytes = limit(), .disk_limit_bytes = limit()};
+    for (int32_t left = dice_.below(8); left > 0; --left) {
+      hold(rank);
     }
     add_values(rank, rank.given, dice_.below(4));
     rank.instructions.resize(static_cast<size_t>(dice_.below(20)));
@@ -117,47 +145,90 @@ class RandomProgram {
       if (instruction.op != Op::Receive) {
         pick_values(rank, instruction.reads, instruction.op == Op::Send ? 1 : dice_.below(4));
       }
+      if (!is_transfer(instruction.op)) {
+        pick_values(rank, instruction.sets, dice_.below(3));
+        pick_values(rank, instruction.updates, dice_.below(3));
+      }
       pick_values(rank, instruction.frees, dice_.below(4));
     }
     program_.ranks.push_back(std::move(rank));
   }
 
+  int64_t limit() { return dice_.is_heads() ? 0 : 1 + dice_.bytes(); }
+  Tier tier() {
+    return dice_.below(3) == 0 ? kTiers[static_cast<size_t>(dice_.below(3))] : Tier::Device;
+  }
+
+  // Unless it is held already.
+  void hold(RankProgram& rank) {
+    Value value{.kind = dice_.is_heads() ? ValueKind::RankState : ValueKind::Fixed,
+                .tier = tier(),
+                .bytes = dice_.bytes()};
+    if (num_units() > 0 && dice_.below(4) > 0) {
+      constexpr std::array kinds = {ValueKind::Master,
+                                    ValueKind::Compute,
+                                    ValueKind::GradientSum,
+                                    ValueKind::Share,
+                                    ValueKind::State};
+      value.kind = pick(kinds);
+      value.unit = dice_.below(num_units());
+      value.layer = value.kind == ValueKind::Share ? dice_.below(program_.loss_index() + 1) : -1;
+      for (int32_t left = dice_.below(4) - 1; left > 0; --left) {
+        value.slices.push_back({dice_.bytes(), 1 + dice_.bytes()});
+      }
+      const auto is_same = [&](const Value& other) { return name_of(other) == name_of(value); };
+      if (std::any_of(rank.values.begin(), rank.values.end(), is_same)) {
+        return;
+      }
+    }
+    rank.hold(value, name());
+  }
+
   void add_values(RankProgram& rank, std::vector<ValueId>& list, int32_t count) {
     for (; count > 0; --count) {
-      Value value{.micro_batch = dice_.below(program_.micro_batches), .bytes = dice_.bytes()};
-      // The last kinds only where there is a layer to have kept something.
-      constexpr std::array kinds = {ValueKind::Activation,
-                                    ValueKind::Gradient,
-                                    ValueKind::Targets,
-                                    ValueKind::Weights,
-                                    ValueKind::Saved,
-                                    ValueKind::WeightWork};
-      const int32_t kind = dice_.below(program_.layers.empty() ? 4 : 6);
-      value.kind = kinds[static_cast<size_t>(kind)];
-      if (!program_.units.empty() && dice_.below(3) == 0) {
-        constexpr std::array of_units = {
-            ValueKind::Gathered, ValueKind::Bucket, ValueKind::Reduced};
-        value.kind = of_units[static_cast<size_t>(dice_.below(3))];
-        value.layer = dice_.below(static_cast<int32_t>(program_.units.size()));
-        list.push_back(static_cast<ValueId>(rank.values.size()));
-        rank.values.push_back(value);
-        continue;
+      std::vector<ValueKind> kinds = {ValueKind::Activation,
+                                      ValueKind::Gradient,
+                                      ValueKind::Targets,
+                                      ValueKind::Stashed,
+                                      ValueKind::Squares,
+                                      ValueKind::AllSquares,
+                                      ValueKind::Decision};
+      if (!program_.layers.empty()) {
+        kinds.insert(kinds.end(), {ValueKind::Saved, ValueKind::WeightWork});
       }
-      value.layer = value.kind == ValueKind::Targets || value.kind == ValueKind::Weights
-                        ? program_.loss_index()
-                        : dice_.below(program_.loss_index() + (kind < 4 ? 1 : 0));
+      if (num_units() > 0) {
+        kinds.insert(kinds.end(), {ValueKind::Gathered, ValueKind::Bucket});
+      }
+      Value value{.kind = pick(kinds), .tier = tier(), .bytes = dice_.bytes()};
+      const ValueKindInfo& info = info_of(value.kind);
+      const bool is_of_work = value.kind == ValueKind::Saved || value.kind == ValueKind::WeightWork;
+      if (info.has_layer) {
+        value.layer = dice_.below(program_.loss_index() + (is_of_work ? 0 : 1));
+      }
+      if (info.has_unit) {
+        value.unit = dice_.below(num_units());
+      }
+      if (info.has_micro_batch) {
+        value.micro_batch = dice_.below(program_.micro_batches);
+      }
+      if (info.has_version) {
+        value.version = dice_.below(program_.updates);
+      }
       list.push_back(static_cast<ValueId>(rank.values.size()));
       rank.values.push_back(value);
     }
   }
 
   Op pick_op(bool has_peer, bool has_values) {
-    std::vector<Op> ops = {Op::Clear, Op::Loss, Op::Drop, Op::Step, Op::Stash};
+    std::vector<Op> ops = {Op::Loss, Op::Drop, Op::Stash, Op::Squares, Op::Decide, Op::Step};
     if (!program_.layers.empty()) {
       ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
     }
-    if (!program_.units.empty()) {
+    if (!program_.groups.empty()) {
       ops.insert(ops.end(), {Op::Gather, Op::Reduce});
+    }
+    if (num_units() > 0) {
+      ops.push_back(Op::Add);
     }
     if (has_peer) {
       ops.push_back(Op::Receive);
@@ -165,41 +236,45 @@ class RandomProgram {
     if (has_peer && has_values) {
       ops.push_back(Op::Send);
     }
-    return ops[static_cast<size_t>(dice_.below(static_cast<int32_t>(ops.size())))];
+    return pick(ops);
   }
 
   Resource pick_resource(Op op, int32_t rank) {
-    if (op == Op::Send || op == Op::Receive) {
-      const int32_t peer = (rank + 1 + dice_.below(num_ranks_ - 1)) % num_ranks_;
+    if (is_transfer(op)) {
+      const int32_t ranks = program_.mesh.ranks();
+      const int32_t peer = (rank + 1 + dice_.below(ranks - 1)) % ranks;
       return {op == Op::Send ? ResourceKind::Link : ResourceKind::Inlet, peer};
     }
-    constexpr std::array kinds = {ResourceKind::Compute,
-                                  ResourceKind::Replicas,
-                                  ResourceKind::Copy,
-                                  ResourceKind::Link,
-                                  ResourceKind::Inlet};
-    const int32_t kind = dice_.below(5);
-    return {kinds[static_cast<size_t>(kind)], kind < 2 ? 0 : dice_.below(4)};
+    const auto kind = static_cast<ResourceKind>(dice_.below(kNumResourceKinds));
+    const bool is_one = kind == ResourceKind::Compute || kind == ResourceKind::HostCompute;
+    return {kind, is_one ? 0 : dice_.below(4)};
   }
 
   void fill(Instruction& instruction, int32_t number, const RankProgram& rank) {
-    const Op op = pick_op(num_ranks_ > 1, !rank.values.empty());
-    const bool is_transfer = op == Op::Send || op == Op::Receive;
-    const bool is_placeless =
-        op == Op::Clear || op == Op::Drop || op == Op::Step || op == Op::Stash;
+    const Op op = pick_op(program_.mesh.ranks() > 1, !rank.values.empty());
     instruction.op = op;
-    if (is_collective(op)) {
-      instruction.layer = dice_.below(static_cast<int32_t>(program_.units.size()));
-      instruction.micro_batch = dice_.below(program_.micro_batches + 1) - 1;
-    } else if (!is_placeless && op != Op::Loss) {
-      instruction.layer = dice_.below(program_.loss_index() + (is_transfer ? 1 : 0));
+    if (is_transfer(op) || op == Op::Add) {
+      instruction.layer = dice_.below(program_.loss_index() + 1);
+    } else if (is_at_layer(op) && op != Op::Loss) {
+      instruction.layer = dice_.below(program_.loss_index());
     }
-    if (!is_placeless && !is_collective(op)) {
+    if (is_transfer(op) || is_at_layer(op)) {
       instruction.micro_batch = dice_.below(program_.micro_batches);
     }
+    if (is_collective(op)) {
+      instruction.micro_batch = dice_.below(program_.micro_batches + 1) - 1;
+      instruction.group = dice_.below(static_cast<int32_t>(program_.groups.size()));
+      instruction.scatters = op == Op::Reduce && dice_.is_heads();
+    }
+    if (is_collective(op) || op == Op::Add || op == Op::Step) {
+      instruction.units = some(num_units());
+    }
+    if (is_collective(op) || op == Op::Send) {
+      instruction.sent_bytes = dice_.is_heads() ? 0 : dice_.bytes();
+    }
     if (op == Op::Forward) {
-      const auto& ways = program_.layers[static_cast<size_t>(instruction.layer)].ways;
-      instruction.keep = dice_.below(static_cast<int32_t>(ways.size()) + 1) - 1;
+      const auto& modes = program_.layers[static_cast<size_t>(instruction.layer)].modes;
+      instruction.keep = dice_.below(static_cast<int32_t>(modes.size()) + 1) - 1;
     }
     instruction.resource = pick_resource(op, number);
     instruction.seconds = op == Op::Receive ? 0 : dice_.seconds();
@@ -214,7 +289,6 @@ class RandomProgram {
 
   Dice dice_;
   Program program_;
-  int32_t num_ranks_ = 0;
 };
 
 TEST(ProgramForms, RandomProgramsReadBackEqual) {
@@ -228,7 +302,8 @@ TEST(ProgramForms, RandomProgramsReadBackEqual) {
 }
 
 void damage(std::string& text, Dice& dice) {
-  constexpr std::string_view letters = " \n\t\"\\{}[],:=#.-+0129eExsdt\x00\x01\x7F\xC3\xFF";
+  constexpr std::string_view letters =
+      " \n\t\"\\{}[],:=#.-+@/0129eExsdtmcabokgpqzn\x00\x01\x7F\xC3\xFF";
   const auto position = [&] { return static_cast<size_t>(dice.below(1 << 30)) % text.size(); };
   const size_t at = position();
   const size_t length = static_cast<size_t>(dice.below(20));
@@ -310,12 +385,12 @@ TEST(ProgramFile, ErrorsBeginWithThePath) {
     write_text_file(path, text);
     return test::error_text<ConfigError>([&] { read_program(path); });
   };
-  EXPECT_EQ(error("penstock-program 1\nmicro-batches x\n"),
+  EXPECT_EQ(error("penstock-program 2\nmicro-batches x\n"),
             path.string() + ":2: micro-batches \"x\" is no whole number from 1 to 2147483647");
   EXPECT_EQ(error("{"), path.string() + ": is not valid JSON near byte 2");
   EXPECT_EQ(error(""),
             path.string() +
-                ":1: the program ends here; it begins with the lines penstock-program 1 "
+                ":1: the program ends here; it begins with the lines penstock-program 2 "
                 "and micro-batches N");
   EXPECT_EQ(test::error_text<FileError>([&] { read_program(folder.path() / "none"); }),
             "cannot read " + (folder.path() / "none").string() + ": No such file or directory");
@@ -331,22 +406,26 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_THROW(write_program(folder.path() / "no" / "p", {}), FileError);
 }
 
-// The programs that docs/program.md shows: of one rank, of two, with two updates, and of two
-// replicas.
+// The programs that docs/program.md shows: of one rank, of two, with two updates, of two replicas,
+// and with values on every tier.
+constexpr int kDocumentPrograms = 5;
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
-  const std::string opening = "```\npenstock-program 1\n";
+  const std::string opening = "```\npenstock-program 2\n";
   size_t begin = page.find(opening);
   for (; number > 0; --number) {
     begin = page.find(opening, begin + 1);
   }
   const size_t end = page.find("\n```", begin + 4);
   EXPECT_NE(end, std::string::npos);
-  return parse_program(page.substr(begin + 4, end - begin - 3), "docs/program.md");
+  const std::string text = page.substr(begin + 4, end - begin - 3);
+  Program program = parse_program(text, "docs/program.md");
+  EXPECT_EQ(format_program(program), text);
+  return program;
 }
 
 TEST(ProgramDocument, ExamplesAreSound) {
-  for (const int number : {0, 1, 2, 3}) {
+  for (int number = 0; number < kDocumentPrograms; ++number) {
     const Verdict verdict = verify(document_program(number));
     EXPECT_TRUE(verdict.is_sound()) << verdict.violation->text;
   }
@@ -372,58 +451,82 @@ nlohmann::json replay_by_script(const Program& program) {
   return nlohmann::json::parse(read_text_file(answer), nullptr, false);
 }
 
-TEST(ReplayScript, AgreesWithReplayPeakAndSimulate) {
-  if (std::system("python3 -c ''") != 0) {
-    GTEST_SKIP() << "no python3";
+// The script's answer, which agrees with replay_peak() and simulate() on every rank and tier.
+nlohmann::json expect_same_replay(const Program& program) {
+  const nlohmann::json replayed = replay_by_script(program);
+  EXPECT_EQ(replayed["seconds"], simulate(program).seconds);
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    const Peak peak = replay_peak(program.ranks[rank]);
+    EXPECT_EQ(replayed["peaks"][rank], peak.tier_bytes[0]) << "rank " << rank;
+    EXPECT_EQ(replayed["host_peaks"][rank], peak.tier_bytes[1]) << "rank " << rank;
+    EXPECT_EQ(replayed["disk_peaks"][rank], peak.tier_bytes[2]) << "rank " << rank;
   }
-  const Program example = document_program();
-  const nlohmann::json replayed = replay_by_script(example);
-  EXPECT_EQ(replayed["peak_bytes"], 5900);
-  EXPECT_EQ(replay_peak(example.ranks[0]).bytes, 5900);
-  EXPECT_NEAR(replayed["seconds"], 0.027, 1e-12);
-  EXPECT_EQ(replayed["seconds"], simulate(example).seconds);
+  EXPECT_EQ(replayed["updates"], program.updates);
+  return replayed;
+}
 
-  const Program overlapping = parse_program(
-      "penstock-program 1\nmicro-batches 1\nlayer 0 \"a\" ways=all\nrank 0 limit=none\n"
-      "resident 7 \"weights\"\ngiven x0.0:4 t.0:4\n"
+class ReplayScript : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("python3 -c ''") != 0) {
+      GTEST_SKIP() << "no python3";
+    }
+  }
+};
+
+// What the page says of its examples.
+TEST_F(ReplayScript, AgreesOnTheDocumentsExamples) {
+  const auto expect_example =
+      [](int number, double seconds, const nlohmann::json& peaks, int64_t host, int64_t disk) {
+        const nlohmann::json replayed = expect_same_replay(document_program(number));
+        EXPECT_NEAR(replayed["seconds"], seconds, 1e-12);
+        EXPECT_EQ(replayed["peaks"], peaks);
+        EXPECT_EQ(replayed["host_peaks"][0], host);
+        EXPECT_EQ(replayed["disk_peaks"][0], disk);
+      };
+  expect_example(0, 0.027, {5900}, 0, 0);
+  expect_example(1, 0.022, {220, 490}, 0, 0);
+  expect_example(2, 0.011, {49}, 0, 0);
+  expect_example(3, 0.014, {134, 134}, 0, 0);
+  expect_example(4, 0.009, {44}, 46, 90);
+}
+
+TEST_F(ReplayScript, AgreesOnReplicasOfPipelines) {
+  for (const Shard shard : kShards) {
+    SCOPED_TRACE(shard_name(shard));
+    expect_same_replay(test::replicated_program(shard, 2, schedule::Kind::ZeroBubbleH1, 3));
+    expect_same_replay(test::replicated_program(shard, 1));
+  }
+  expect_same_replay(test::asynchronous_program());
+  expect_same_replay(test::unit_program());
+}
+
+TEST_F(ReplayScript, AgreesOnRandomPipelines) {
+  test::Dice dice(52);
+  for (int i = 0; i < 30; ++i) {
+    const test::RandomPipeline one = test::random_pipeline(dice);
+    SCOPED_TRACE(cat(i, ": ", one.text()));
+    expect_same_replay(one.program);
+  }
+}
+
+TEST_F(ReplayScript, AgreesWhereResourcesOverlap) {
+  const Program program = parse_program(
+      "penstock-program 2\nmicro-batches 1\nlayer 0 \"a\" modes=all\nunit 0 \"a\" layers=0\n"
+      "rank 0 limit=none\nhold a0:7 m0:3/disk\ngiven x0.0:4 t.0:4\n"
       "forward layer=0 mb=0 keep=all reads=x0.0 makes=x1.0:8,s0.0:8 frees=- on=copy:0 seconds=2 "
       "working=20\n"
-      "clear on=compute seconds=1 working=1\n"
-      "drop makes=d1.0:5 frees=d1.0,x1.0 on=compute seconds=0.5 working=6\n"
+      "squares sets=a0 on=compute seconds=1 working=1\n"
+      "drop makes=d1.0:5,x1.0#2:9/host frees=d1.0,x1.0,x1.0#2 on=compute seconds=0.5 working=6\n"
+      "add layer=0 units=0 reads=a0 updates=m0 on=disk:0 seconds=4 working=0\n"
+      "step updates=a0 on=host seconds=1 working=0\n"
       "drop frees=x0.0,t.0,s0.0\n",
       "p");
-  const Program pipeline = document_program(1);
-  const nlohmann::json two = replay_by_script(pipeline);
-  EXPECT_EQ(two["peaks"], (nlohmann::json{240, 510}));
-  EXPECT_EQ(replay_peak(pipeline.ranks[0]).bytes, 240);
-  EXPECT_EQ(replay_peak(pipeline.ranks[1]).bytes, 510);
-  EXPECT_NEAR(two["seconds"], 0.021, 1e-12);
-  EXPECT_EQ(two["seconds"], simulate(pipeline).seconds);
-
-  const Program asynchronous = document_program(2);
-  const nlohmann::json updates = replay_by_script(asynchronous);
-  EXPECT_EQ(updates["peak_bytes"], 49);
-  EXPECT_EQ(replay_peak(asynchronous.ranks[0]).bytes, 49);
-  EXPECT_NEAR(updates["seconds"], 0.013, 1e-12);
-  EXPECT_EQ(updates["seconds"], simulate(asynchronous).seconds);
-  EXPECT_EQ(updates["updates"], 2);
-
-  const Program replicas = document_program(3);
-  const nlohmann::json shared = replay_by_script(replicas);
-  EXPECT_EQ(shared["peaks"], (nlohmann::json{89, 89}));
-  EXPECT_EQ(replay_peak(replicas.ranks[1]).bytes, 89);
-  EXPECT_NEAR(shared["seconds"], 0.014, 1e-12);
-  EXPECT_EQ(shared["seconds"], simulate(replicas).seconds);
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters}) {
-    const Program hybrid = test::replicated_program(shard, 2, schedule::Kind::ZeroBubbleH1, 3);
-    EXPECT_EQ(replay_by_script(hybrid)["seconds"], simulate(hybrid).seconds) << shard_name(shard);
-  }
-
-  const nlohmann::json again = replay_by_script(overlapping);
-  EXPECT_EQ(again["peak_bytes"], 37);  // the third instruction: 7 + 8 + 16 + 6
-  EXPECT_EQ(replay_peak(overlapping.ranks[0]).bytes, 37);
-  EXPECT_EQ(again["seconds"], 2.5);
-  EXPECT_EQ(simulate(overlapping).seconds, 2.5);
+  const nlohmann::json replayed = expect_same_replay(program);
+  EXPECT_EQ(replayed["peak_bytes"], 37);  // the third instruction: 7 + 8 + 16 + 6
+  EXPECT_EQ(replayed["host_peaks"][0], 9);
+  EXPECT_EQ(replayed["disk_peaks"][0], 3);
+  EXPECT_EQ(replayed["seconds"], 6);  // who changes a0 waits for its reader: 1 + 4 + 1
 }
 
 }  // namespace

@@ -4,14 +4,85 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "penstock/plan/holdings.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/shard.h"
 #include "penstock/program/program.h"
 #include "penstock/program/verify.h"
 
 namespace penstock::test {
+
+// The elements of a unit that a replica moves: an even part of them; of four elements and more the
+// first replica has the last one, too.
+inline std::vector<program::Slice> slices_of(int64_t elements, int32_t replica, int32_t replicas) {
+  const bool wraps = elements >= 4;
+  const int64_t divided = wraps ? elements - 1 : elements;
+  const int64_t first = divided * replica / replicas, end = divided * (replica + 1) / replicas;
+  std::vector<program::Slice> slices;
+  if (end > first) {
+    slices.push_back({first, end});
+  }
+  if (wraps && replica == 0) {
+    slices.push_back({divided, elements});
+  }
+  return slices;
+}
+
+// What the ranks hold of these units, a byte for each element: weights, gradient and state, each
+// sharded as far as the program says. Of a unit that layers share, each layer but the first that a
+// rank has adds to a share of its own.
+inline plan::Holdings holdings_of(const program::Program& program,
+                                  const std::vector<program::Unit>& units) {
+  using program::Value;
+  using enum program::ValueKind;
+  plan::Holdings holdings{.units = units, .num_parameters = 1};
+  for (int32_t rank = 0; rank < program.mesh.ranks(); ++rank) {
+    plan::RankHoldings& held = holdings.ranks.emplace_back();
+    for (size_t i = 0; i < units.size(); ++i) {
+      held.shared_bytes.push_back(units[i].elements);
+      const std::vector<program::Slice> slices =
+          slices_of(units[i].elements, program.replica_of(rank), program.replicas());
+      const auto add = [&](program::ValueKind kind, bool is_sharded, int32_t layer = -1) {
+        Value value{.kind = kind,
+                    .layer = layer,
+                    .unit = static_cast<int32_t>(i),
+                    .bytes = units[i].elements};
+        if (is_sharded) {
+          value.slices = slices;
+          value.bytes = 0;
+          for (const program::Slice& slice : slices) {
+            value.bytes += slice.count();
+          }
+        }
+        held.values.push_back({value});
+      };
+      std::vector<int32_t> layers;  // of the unit, that the rank works at
+      for (const int32_t layer : units[i].layers) {
+        const auto is_at = [&](const program::Instruction& one) {
+          return is_at_layer(one.op) &&
+                 layer == (one.op == program::Op::Loss ? program.loss_index() : one.layer);
+        };
+        const auto& list = program.ranks[static_cast<size_t>(rank)].instructions;
+        if (std::any_of(list.begin(), list.end(), is_at)) {
+          layers.push_back(layer);
+        }
+      }
+      if (layers.empty()) {
+        continue;
+      }
+      add(Master, program.shard == program::Shard::Parameters);
+      add(GradientSum, !program.keeps_gradients());
+      for (size_t k = 1; units[i].is_shared && k < layers.size(); ++k) {
+        add(Share, !program.keeps_gradients(), layers[k]);
+      }
+      add(State, program.shard != program::Shard::None);
+    }
+  }
+  return holdings;
+}
 
 // Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss
 // share. Of one rank, or of two, twice.
@@ -31,15 +102,24 @@ inline program::Program replicated_program(program::Shard shard,
       .schedule = schedule::make_schedule(kind, stages, micro_batches),
       .cuts = stages == 1 ? std::vector<int32_t>{0, 2} : std::vector<int32_t>{0, 1, 2}};
   pipeline.operations = plan::keep_everything(table, pipeline.cuts, micro_batches);
-  const std::vector<std::vector<program::Resident>> residents(static_cast<size_t>(stages));
-  return plan::shard(
-      plan::lower_pipeline(table, pipeline, residents, 0),
-      {.replicas = 2,
-       .shard = shard,
-       .units = {{{"a", {0}}, 10, 10, 0.5, 0.25},
-                 {{"b", {1}}, 20, 20, 0.5, 0.25},
-                 {{"table", {0, 2}}, 40, 40, 0.5, 0.25}},
-       .residents = std::vector<std::vector<program::Resident>>(2 * static_cast<size_t>(stages))});
+  const auto unit = [](program::Unit one) {
+    return plan::UnitCost{.unit = one,
+                          .gathered_bytes = one.elements,
+                          .bucket_bytes = one.elements,
+                          .gather_s = 0.5,
+                          .reduce_s = 0.25,
+                          .gather_sent = {7, 8},
+                          .reduce_sent = {9, 10}};
+  };
+  const plan::Sharding sharding{
+      .replicas = 2,
+      .shard = shard,
+      .units = {unit({.name = "a", .layers = {0}, .elements = 10}),
+                unit({.name = "b", .layers = {1}, .elements = 20}),
+                unit({.name = "table", .layers = {0, 2}, .is_shared = true, .elements = 40})}};
+  program::Program program = plan::shard(plan::write_turns(table, pipeline), sharding);
+  const plan::Holdings holdings = holdings_of(program, sharding.program_units());
+  return plan::finish_program(std::move(program), holdings, {}, 0);
 }
 
 // The n-th instruction of this kind in a rank's list.

@@ -1,4 +1,6 @@
 // Gathers and reduces on the clock: they start when all replicas are there, and overlap with work.
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "penstock/program/simulate.h"
@@ -37,14 +39,15 @@ TEST(SimulateReplicas, GathersAndReducesOverlapWithWork) {
   // Nothing is left to do beside the last reduces: 1 + 1 + 1 + 1 + 2 + 2, and two of 0.25 s.
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, Op::Step).start, 8.5);
   EXPECT_DOUBLE_EQ(timeline.seconds, 8.5);
-  EXPECT_DOUBLE_EQ((timeline.ranks[0].busy_seconds.at({ResourceKind::Replicas})),
+  EXPECT_DOUBLE_EQ((timeline.ranks[0].busy_seconds.at({ResourceKind::Line, 0})),
                    7 * 0.5 + 4 * 0.25);
 }
 
 TEST(SimulateReplicas, ASlowReplicaIsWaitedForAndTheLongestTimeCounts) {
   Program program =
       replicated_program(Shard::Parameters, 1, schedule::Kind::OneFOneB, /*micro_batches=*/1);
-  program.ranks[1].instructions[place_of(program.ranks[1], Op::Clear)].seconds = 3;
+  std::vector<Instruction>& slow = program.ranks[1].instructions;
+  slow.insert(slow.begin(), {.op = Op::Drop, .seconds = 3});
   program.ranks[1].instructions[place_of(program.ranks[1], Op::Gather)].seconds = 2;
   const Timeline timeline = simulate(program);
   for (const size_t rank : {0u, 1u}) {
@@ -69,9 +72,23 @@ TEST(SimulateReplicas, MemoryFollowsTheLine) {
   const Program program =
       replicated_program(Shard::Parameters, 1, schedule::Kind::OneFOneB, /*micro_batches=*/1);
   const Timeline timeline = simulate(program);
-  EXPECT_EQ(timeline.ranks[0].memory.back().bytes, 0);
+  EXPECT_EQ(timeline.ranks[0].memory.front().bytes, program.ranks[0].persistent_bytes() + 4 + 1);
+  EXPECT_EQ(timeline.ranks[0].memory.back().bytes, program.ranks[0].persistent_bytes());
   EXPECT_LE(timeline.ranks[0].peak_bytes, replay_peak(program.ranks[0]).bytes);
   EXPECT_EQ(timeline.ranks[0].peak_bytes, timeline.ranks[1].peak_bytes);
+}
+
+// The squares of all ranks are gathered on compute: whoever comes last is waited for.
+TEST(SimulateReplicas, TheSquaresWaitForAllRanks) {
+  Program program = replicated_program(Shard::None, 2);
+  program.ranks[3].instructions[place_of(program.ranks[3], Op::Squares)].seconds = 5;
+  const Timeline timeline = simulate(program);
+  const double start = span_of(program, timeline, 3, Op::Squares).end;
+  for (const size_t rank : {0u, 1u, 2u, 3u}) {
+    EXPECT_DOUBLE_EQ(span_of(program, timeline, rank, Op::Gather).start, start);
+    EXPECT_DOUBLE_EQ(span_of(program, timeline, rank, Op::Step).start, start);
+  }
+  EXPECT_LT(span_of(program, timeline, 0, Op::Squares).end, start);
 }
 
 }  // namespace penstock::program

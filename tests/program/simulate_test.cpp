@@ -51,7 +51,7 @@ RankProgram rank_with(int values, std::vector<Instruction> instructions) {
   RankProgram rank;
   int64_t bytes = 1;
   for (int i = 0; i < values; ++i, bytes *= 10) {
-    rank.values.push_back({ValueKind::Activation, i, 0, bytes});
+    rank.values.push_back(layer_value(ValueKind::Activation, i, 0, bytes));
   }
   rank.given = {0};
   rank.instructions = std::move(instructions);
@@ -94,6 +94,8 @@ TEST(Simulate, OneResourceRunsOneInstructionAfterTheOther) {
   EXPECT_EQ(timeline.peak_bytes, 131);
   EXPECT_EQ(timeline.peak_instruction, 1);
   EXPECT_EQ(timeline.busy_seconds.at(kCompute), 3.5);
+  EXPECT_EQ(timeline.compute_seconds(), 3.5);
+  EXPECT_EQ(simulate_one(rank_with(2, {work(1, {0}, {1}, {}, kCopy)})).compute_seconds(), 0);
 }
 
 TEST(Simulate, ResourcesOverlapWhereNoValueJoinsThem) {
@@ -204,7 +206,7 @@ TEST(Simulate, TheSmallProgramTakesTheSumOfItsSeconds) {
   EXPECT_EQ(rank.peak_bytes, 132);
   EXPECT_EQ(rank.peak_instruction, test::kBackwardA);
   EXPECT_EQ(rank.memory.front().bytes, 111);
-  EXPECT_EQ(rank.memory.back().bytes, 100) << "nothing but parameters is left";
+  EXPECT_EQ(rank.memory.back().bytes, 100) << "nothing but weights is left";
 }
 
 TEST(Simulate, AgreesWithTheVerifierOnPlannedPrograms) {
@@ -229,7 +231,7 @@ TEST(Simulate, AgreesWithTheVerifierOnPlannedPrograms) {
     EXPECT_EQ(rank.peak_bytes, replay_peak(program.ranks[0]).bytes);
     EXPECT_EQ(timeline.seconds,
               table.clear_s + table.step_s + micro_batches * plan::seconds_of(table, operations));
-    EXPECT_EQ(rank.memory.back().bytes, table.resident_bytes());
+    EXPECT_EQ(rank.memory.back().bytes, table.held_bytes());
     EXPECT_TRUE(std::is_sorted(
         rank.memory.begin(), rank.memory.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
           return a.seconds < b.seconds;
@@ -241,7 +243,9 @@ TEST(Simulate, RanksRunSideBySide) {
   Program program;
   program.ranks = {rank_with(2, {work(3, {0}, {1})}),
                    rank_with(2, {work(1, {0}, {1}), work(4, {1}, {}, {1})})};
-  program.ranks[1].residents = {{"parameters", 50}};
+  program.mesh.pipeline = 2;
+  program.ranks[1].hold({.kind = ValueKind::Fixed, .bytes = 50}, "weights");
+  program.ranks[1].hold({.kind = ValueKind::Fixed, .tier = Tier::Host, .bytes = 7}, "staging");
   const Timeline timeline = simulate(program);
   EXPECT_EQ(timeline.seconds, 5) << "the slower rank's end";
   ASSERT_EQ(timeline.ranks.size(), 2u);
@@ -286,6 +290,142 @@ TEST(Simulate, AValueIsNotFreedUnderAnotherResourceThatReadsIt) {
       rank_with(3, {work(5, {0}, {1}, {}, kCopy, 10), work(1, {}, {2}, {0}, kCompute, 100)}));
   EXPECT_EQ(timeline.spans[1].start, 5);
   EXPECT_EQ(timeline.spans[1].end, 6);
+}
+
+namespace {
+
+ValueId hold_gradient(RankProgram& rank) {
+  return rank.hold({.kind = ValueKind::GradientSum, .unit = 0, .bytes = 1000});
+}
+
+Instruction change(double seconds, ValueId id, Resource resource = kCompute) {
+  return {.op = Op::Step, .updates = {id}, .resource = resource, .seconds = seconds};
+}
+
+}  // namespace
+
+TEST(Simulate, AReaderWaitsForTheLastChange) {
+  RankProgram rank = rank_with(1, {});
+  const ValueId gradient = hold_gradient(rank);
+  for (const auto list : {&Instruction::updates, &Instruction::sets}) {
+    Instruction first = change(3, gradient, kCopy);
+    first.updates.clear();
+    first.*list = {gradient};
+    rank.instructions = {
+        first, change(2, gradient, kLink), work(1, {0}, {}), work(1, {gradient}, {})};
+    const RankTimeline timeline = simulate_one(rank);
+    expect_spans(timeline, {{0, 3}, {3, 5}, {0, 1}, {5, 6}});
+    EXPECT_EQ(timeline.memory.back().bytes, 1001) << "what is held stays";
+  }
+}
+
+TEST(Simulate, AChangeWaitsForReadersOnOtherResources) {
+  RankProgram rank = rank_with(1, {});
+  const ValueId gradient = hold_gradient(rank);
+  rank.instructions = {work(4, {gradient}, {}, {}, kCopy), work(1, {0}, {}), change(2, gradient)};
+  expect_spans(simulate_one(rank), {{0, 4}, {0, 1}, {4, 6}});
+}
+
+TEST(Simulate, TheTimelineOfMemoryIsOfTheDevice) {
+  RankProgram rank = rank_with(3, {work(1, {0}, {1}, {}, kCompute, 0), work(1, {1}, {2}, {1, 2})});
+  rank.values[1].tier = Tier::Host;
+  rank.values[2].tier = Tier::Disk;
+  rank.hold({.kind = ValueKind::Fixed, .tier = Tier::Disk, .bytes = 70}, "cache");
+  const RankTimeline timeline = simulate_one(rank);
+  expect_memory(timeline, {{0, 1}, {0, 1}, {1, 1}, {1, 1}, {2, 1}});
+  EXPECT_EQ(timeline.peak_bytes, 1);
+}
+
+namespace {
+
+// Ranks of one group of all, each with value 0 and a gradient, value 1.
+Program group_of(std::vector<std::vector<Instruction>> lists) {
+  Program program;
+  program.mesh.data = static_cast<int32_t>(lists.size());
+  program.groups = {comm::along(comm::Axis::Data)};
+  for (std::vector<Instruction>& list : lists) {
+    RankProgram rank = rank_with(1, std::move(list));
+    hold_gradient(rank);
+    program.ranks.push_back(std::move(rank));
+  }
+  return program;
+}
+
+constexpr Resource kLine{ResourceKind::Line, 0};
+constexpr ValueId kSum = 1;
+
+Instruction reduce(double seconds, Resource resource) {
+  return {.op = Op::Reduce,
+          .units = {0},
+          .group = 0,
+          .updates = {kSum},
+          .resource = resource,
+          .seconds = seconds};
+}
+
+}  // namespace
+
+TEST(Simulate, AReduceOnComputeHoldsUpEveryRankUntilAllAreThere) {
+  const Timeline timeline =
+      simulate(group_of({{work(1, {0}, {}), reduce(2, kCompute), work(1, {0}, {})},
+                         {work(4, {0}, {}), reduce(3, kCompute), work(1, {0}, {})}}));
+  expect_spans(timeline.ranks[0], {{0, 1}, {4, 7}, {7, 8}});
+  expect_spans(timeline.ranks[1], {{0, 4}, {4, 7}, {7, 8}});
+  // The rank stands still and computes nothing meanwhile.
+  EXPECT_EQ(timeline.ranks[0].busy_seconds.at(kCompute), 1 + 1);
+  EXPECT_EQ(timeline.ranks[0].busy_seconds.at(kLine), 3);
+}
+
+TEST(Simulate, AReduceOnALineHoldsUpWhoNeedsItAlone) {
+  const Timeline timeline = simulate(
+      group_of({{work(1, {0}, {}), reduce(2, kLine), work(1, {0}, {}), work(1, {kSum}, {})},
+                {work(4, {0}, {}), reduce(3, kLine), work(1, {0}, {}), change(1, kSum)}}));
+  expect_spans(timeline.ranks[0], {{0, 1}, {4, 7}, {1, 2}, {7, 8}});
+  expect_spans(timeline.ranks[1], {{0, 4}, {4, 7}, {4, 5}, {7, 8}});
+  EXPECT_EQ(timeline.ranks[0].busy_seconds.at(kLine), 3);
+}
+
+TEST(Simulate, ThoseOfALineRunOneAfterTheOther) {
+  const std::vector<Instruction> list{reduce(2, kLine), reduce(3, kLine), work(1, {kSum}, {})};
+  const Timeline timeline = simulate(group_of({list, list, list}));
+  for (const RankTimeline& rank : timeline.ranks) {
+    expect_spans(rank, {{0, 2}, {2, 5}, {5, 6}});
+  }
+}
+
+TEST(Simulate, WhatALineReadsIsChangedAfterIt) {
+  Instruction gather = reduce(2, kLine);
+  gather.updates = {};
+  gather.reads = {kSum};
+  const std::vector<Instruction> list{gather, work(1, {kSum}, {}), change(1, kSum)};
+  const Timeline timeline = simulate(group_of({list, list}));
+  expect_spans(timeline.ranks[1], {{0, 2}, {0, 1}, {2, 3}});
+}
+
+// The groups of two stages do not know of each other.
+TEST(Simulate, GroupsOfOneKindMeetAmongThemselves) {
+  Program program = group_of({{reduce(1, kCompute)},
+                              {work(2, {0}, {}), reduce(1, kCompute)},
+                              {work(5, {0}, {}), reduce(1, kCompute)},
+                              {reduce(1, kCompute)}});
+  program.mesh = {.data = 2, .pipeline = 2};
+  const Timeline timeline = simulate(program);
+  expect_spans(timeline.ranks[0], {{2, 3}});
+  expect_spans(timeline.ranks[3], {{5, 6}});
+  EXPECT_EQ(timeline.seconds, 6);
+}
+
+TEST(Simulate, RefusesGroupsThatDoNotMeet) {
+  const auto text = [](const Program& program) {
+    return error_text<InternalError>([&] { simulate(program); });
+  };
+  Program program = group_of({{reduce(1, kCompute)}, {}});
+  EXPECT_NE(text(program).find("ranks wait for each other; verify comes first"), std::string::npos);
+  program.ranks[0].instructions[0].resource = kLine;
+  EXPECT_NE(text(program).find("a gather or reduce that not all ranks have; verify comes first"),
+            std::string::npos);
+  program.ranks[0].instructions[0].group = 1;
+  EXPECT_NE(text(program).find("there is no group 1; verify comes first"), std::string::npos);
 }
 
 }  // namespace penstock::program

@@ -5,29 +5,31 @@
 
 namespace penstock::test {
 
-enum SmallValue : program::ValueId { kX0, kTargets, kX1, kS0, kX2, kS1, kD2, kD1 };
-enum SmallLine { kClear, kForwardA, kForwardB, kLoss, kBackwardB, kBackwardA, kStep };
+enum SmallValue : program::ValueId { kWeights, kX0, kTargets, kX1, kS0, kX2, kS1, kD2, kD1 };
+enum SmallLine { kForwardA, kForwardB, kLoss, kBackwardB, kBackwardA, kStep };
 
-// Layer "a" keeps in one way, "b" in two, of which the second needs no output. All is kept. It
-// holds 100 bytes of parameters and is highest, with 132 bytes, in the backward of a.
+// Layer "a" has one save mode, "b" has two, of which the second needs no output. All is kept. It
+// holds 100 bytes of weights, of no unit, and is highest, with 132 bytes, in the backward of a.
 inline program::Program small_program() {
+  using program::layer_value;
   using program::Op;
   using program::ValueKind;
   program::Program program;
   program.layers = {{"a", {{"all", true}}}, {"b", {{"all", true}, {"lean", false}}}};
   program::RankProgram rank;
-  rank.residents = {{"parameters", 100}};
-  rank.values = {{ValueKind::Activation, 0, 0, 10},
-                 {ValueKind::Targets, 2, 0, 1},
-                 {ValueKind::Activation, 1, 0, 4},
-                 {ValueKind::Saved, 0, 0, 6},
-                 {ValueKind::Activation, 2, 0, 2},
-                 {ValueKind::Saved, 1, 0, 3},
-                 {ValueKind::Gradient, 2, 0, 2},
-                 {ValueKind::Gradient, 1, 0, 4}};
+  rank.hold({.kind = ValueKind::Fixed, .bytes = 100}, "weights");
+  for (const program::Value& value : {layer_value(ValueKind::Activation, 0, 0, 10),
+                                      layer_value(ValueKind::Targets, 2, 0, 1),
+                                      layer_value(ValueKind::Activation, 1, 0, 4),
+                                      layer_value(ValueKind::Saved, 0, 0, 6),
+                                      layer_value(ValueKind::Activation, 2, 0, 2),
+                                      layer_value(ValueKind::Saved, 1, 0, 3),
+                                      layer_value(ValueKind::Gradient, 2, 0, 2),
+                                      layer_value(ValueKind::Gradient, 1, 0, 4)}) {
+    rank.values.push_back(value);
+  }
   rank.given = {kX0, kTargets};
-  rank.instructions = {{.op = Op::Clear},
-                       {.op = Op::Forward,
+  rank.instructions = {{.op = Op::Forward,
                         .layer = 0,
                         .micro_batch = 0,
                         .keep = 0,

@@ -3,14 +3,17 @@
 // all instructions found, or not found, in another way.
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include <gtest/gtest.h>
 
-#include "penstock/base/text.h"
+#include "penstock/base/error.h"
 #include "penstock/plan/pipeline.h"
+#include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 #include "penstock/program/waits.h"
 
+#include "plan/random_holdings.h"
 #include "plan/random_sharding.h"
 #include "program/instruction_order.h"
 
@@ -39,27 +42,16 @@ Program random_replicas(Dice& dice) {
   const plan::CostTable table = test::small_chain(dice, pipeline.cuts.back());
   pipeline.operations =
       plan::keep_everything(table, pipeline.cuts, pipeline.schedule.micro_batches);
-  plan::Sharding sharding = test::random_sharding(dice, pipeline.cuts.back(), ranks);
-  if (dice.chance(70)) {
-    sharding.shard = Shard::Parameters;  // the one with most to wait for
-    sharding.units = test::random_units(dice, pipeline.cuts.back(), sharding.shard);
-  }
-  sharding.replicas = static_cast<int32_t>(dice.between(2, 3));
-  sharding.residents.assign(static_cast<size_t>(ranks * sharding.replicas), {});
-  return plan::shard(
-      plan::lower_pipeline(
-          table, pipeline, std::vector<std::vector<Resident>>(static_cast<size_t>(ranks)), 0),
-      sharding);
-}
-
-bool uses(const Instruction& later, const Instruction& collective) {
-  const auto meets = [](const std::vector<ValueId>& ids, const std::vector<ValueId>& others) {
-    return std::any_of(ids.begin(), ids.end(), [&](ValueId id) {
-      return std::find(others.begin(), others.end(), id) != others.end();
-    });
-  };
-  return meets(later.reads, collective.makes) || meets(later.frees, collective.makes) ||
-         meets(later.frees, collective.reads);
+  plan::Sharding sharding{.replicas = static_cast<int32_t>(dice.between(2, 3)),
+                          .shard = dice.chance(70)
+                                       ? Shard::Parameters  // the one with most to wait for
+                                       : kShards[static_cast<size_t>(dice.between(0, 3))],
+                          .keeps_gathered = dice.chance(30)};
+  sharding.units = test::random_units(dice, pipeline.cuts.back(), sharding.shard);
+  test::share_between_ranks(sharding.units, test::rank_of_layers(pipeline.schedule, pipeline.cuts));
+  Program program = plan::shard(plan::write_turns(table, pipeline), sharding);
+  const plan::Holdings holdings = test::random_holdings(dice, program, sharding.program_units());
+  return plan::finish_program(std::move(program), holdings, {}, 0);
 }
 
 size_t pick_place(Dice& dice, const RankProgram& rank, bool wants_receive) {
@@ -81,7 +73,7 @@ void delay_collective(RankProgram& rank, Dice& dice) {
   size_t end = from + 1;
   while (end < rank.instructions.size() && !is_collective(rank.instructions[end].op) &&
          rank.instructions[end].op != Op::Step &&
-         !uses(rank.instructions[end], rank.instructions[from])) {
+         !test::waits_for(rank.instructions[end], rank.instructions[from])) {
     ++end;
   }
   if (end < rank.instructions.size()) {
@@ -123,7 +115,7 @@ TEST(WaitsOfReplicas, AreJudgedRightInThousandsOfRandomPrograms) {
   for (int tried = 0; tried < 6000; ++tried) {
     Program program = random_replicas(dice);
     // Two ranks that are in neither the same stage nor the same replica.
-    const int64_t replicas = program.replicas;
+    const int64_t replicas = program.replicas();
     const int64_t one = dice.between(0, replicas - 2);
     const int64_t moves = dice.between(0, 4);
     for (int64_t i = 0; i < moves; ++i) {
@@ -142,9 +134,11 @@ TEST(WaitsOfReplicas, AreJudgedRightInThousandsOfRandomPrograms) {
     } else if (test::has_order(program)) {
       ++good;
       ASSERT_EQ(text, "");
+      ASSERT_NO_THROW(simulate(program));
     } else {
       ++deadlocks;
       ASSERT_TRUE(is_endless);
+      ASSERT_THROW(simulate(program), InternalError);
       with_replicas +=
           text.find("reduce of") != std::string::npos || text.find("gather of") != std::string::npos
               ? 1

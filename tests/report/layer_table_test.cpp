@@ -53,11 +53,13 @@ TEST(LayerTable, HalvesAreABackwardAndTransfersAreNoWork) {
   const StepSums sums = step_sums({"", program, predicted});
   EXPECT_NEAR(sums.layers[1].backward.predicted, 3 * (3e-3 + 2.5e-3), 1e-12);
   EXPECT_NEAR(sums.backward.predicted, 4 * 3 * 5.5e-3, 1e-12);
-  ASSERT_EQ(sums.transfers.size(), 2u);
+  ASSERT_EQ(sums.transfers.size(), 3u);
   EXPECT_EQ(sums.transfers[0].name, "send");
   EXPECT_EQ(sums.transfers[0].count, 6);
   EXPECT_NEAR(sums.transfers[0].seconds.predicted, 6e-3, 1e-12);
   EXPECT_EQ(sums.transfers[1].name, "receive");
+  EXPECT_EQ(sums.transfers[2].name, "gather");
+  EXPECT_NEAR(sums.transfers[2].seconds.predicted, 2e-3, 1e-12);
   double work = sums.forward.predicted + sums.backward.predicted;
   for (const OpRow& row : sums.others) {
     work += row.seconds.predicted;
@@ -73,8 +75,32 @@ TEST(LayerTable, OtherWorkIsNamedOnce) {
   EXPECT_EQ(sums.others[0].name, "loss");
   EXPECT_EQ(sums.others[0].count, 2);
   EXPECT_EQ(sums.others[1].name, "step");
-  EXPECT_EQ(sums.others[2].name, "clear");
+  EXPECT_EQ(sums.others[2].name, "squares");
   EXPECT_EQ(sums.all.measured, 0);
+}
+
+TEST(LayerTable, WorkThatTakesNoTimeHasNoRow) {
+  const Program program = pipeline_program(2);  // its drops, squares and decisions take none
+  const Timeline predicted = program::simulate(program);
+  const auto names_of = [](const std::vector<OpRow>& rows) {
+    std::vector<std::string> names;
+    for (const OpRow& row : rows) {
+      names.emplace_back(row.name);
+    }
+    return names;
+  };
+  EXPECT_EQ(names_of(step_sums({"", program, predicted}).others),
+            (std::vector<std::string>{"loss", "step"}));
+  Timeline measured = predicted;
+  measured.ranks[0].spans.back().end += 1e-3;
+  const auto& instructions = program.ranks[1].instructions;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (instructions[i].op == program::Op::Squares) {
+      measured.ranks[1].spans[i].end += 1e-6;
+    }
+  }
+  EXPECT_EQ(names_of(step_sums({"", program, predicted, &measured}).others),
+            (std::vector<std::string>{"loss", "step", "squares"}));
 }
 
 TEST(LayerTable, PrintsMeasuredBesidePredicted) {
@@ -101,7 +127,7 @@ forward                    7.0 ms   10.5 ms   1.50
 backward                  10.0 ms   15.0 ms   1.50
 loss                       6.0 ms    9.0 ms   1.50
 step                       7.0 ms   10.5 ms   1.50
-clear                      1.0 ms    1.5 ms   1.50
+squares                    1.0 ms    1.5 ms   1.50
 all work                  31.0 ms   46.5 ms   1.50
 --------------------------------------------------
 step, beginning to end    31.0 ms   46.5 ms   1.50

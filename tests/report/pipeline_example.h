@@ -17,7 +17,9 @@ class PipelineRank {
  public:
   explicit PipelineRank(int32_t number) : number_(number), first_(2 * number) {
     rank_.limit_bytes = 400 * kExampleMiB;
-    rank_.residents = {{"parameters", 60 * kExampleMiB}, {"gradients", 60 * kExampleMiB}};
+    for (const char* name : {"parameters", "gradients"}) {
+      rank_.hold({.kind = program::ValueKind::Fixed, .bytes = 60 * kExampleMiB}, name);
+    }
   }
 
   program::RankProgram make(int32_t micro_batches) {
@@ -28,7 +30,6 @@ class PipelineRank {
       given_.push_back(value(kind, number_ == 0 ? 0 : 4, micro_batch, 4));
     }
     rank_.given = given_;
-    add({.op = Op::Clear, .seconds = 1e-3});
     // The first rank runs ahead by one.
     const int32_t ahead = 1 - number_;
     for (int32_t micro_batch = 0; micro_batch < micro_batches + ahead; ++micro_batch) {
@@ -39,7 +40,7 @@ class PipelineRank {
         add_backwards(micro_batch - ahead);
       }
     }
-    add({.op = Op::Step, .seconds = 4e-3, .working_bytes = 2 * kExampleMiB});
+    add_update();
     return rank_;
   }
 
@@ -48,9 +49,12 @@ class PipelineRank {
     std::vector<program::ValueId> x, s;
   };
 
-  program::ValueId value(program::ValueKind kind, int32_t layer, int32_t micro_batch, int64_t mib) {
-    rank_.values.push_back({kind, layer, micro_batch, mib * kExampleMiB});
+  program::ValueId value(const program::Value& value) {
+    rank_.values.push_back(value);
     return static_cast<program::ValueId>(rank_.values.size()) - 1;
+  }
+  program::ValueId value(program::ValueKind kind, int32_t layer, int32_t micro_batch, int64_t mib) {
+    return value(program::layer_value(kind, layer, micro_batch, mib * kExampleMiB));
   }
   void add(program::Instruction instruction) {
     rank_.instructions.push_back(std::move(instruction));
@@ -158,6 +162,28 @@ class PipelineRank {
     }
   }
 
+  // Both ranks wait here until they have each other's squares.
+  void add_update() {
+    using enum program::ValueKind;
+    const program::ValueId own = value({.kind = Squares, .version = 0});
+    const program::ValueId all = value({.kind = AllSquares, .version = 0});
+    const program::ValueId decision = value({.kind = Decision, .version = 0});
+    add({.op = program::Op::Squares, .makes = {own}});
+    add({.op = program::Op::Gather,
+         .group = 0,
+         .reads = {own},
+         .makes = {all},
+         .frees = {own},
+         .seconds = 1e-3,
+         .sent_bytes = 64});
+    add({.op = program::Op::Decide, .reads = {all}, .makes = {decision}, .frees = {all}});
+    add({.op = program::Op::Step,
+         .reads = {decision},
+         .frees = {decision},
+         .seconds = 4e-3,
+         .working_bytes = 2 * kExampleMiB});
+  }
+
   const int32_t number_, first_;
   program::RankProgram rank_;
   std::vector<program::ValueId> given_;
@@ -167,6 +193,8 @@ class PipelineRank {
 inline program::Program pipeline_program(int32_t micro_batches) {
   program::Program program;
   program.micro_batches = micro_batches;
+  program.mesh.pipeline = 2;
+  program.groups = {comm::all()};
   for (int32_t layer = 0; layer < 4; ++layer) {
     const std::string name = cat("block ", layer / 2, layer % 2 == 0 ? " attention" : " mlp");
     program.layers.push_back({name, {{"all", false}}});

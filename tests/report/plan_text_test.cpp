@@ -34,7 +34,7 @@ CostTable small_table(int blocks) {
              {.name = "less", .forward_s = 10e-3, .backward_s = 24e-3, .saved_bytes = 96 * kKiB}}});
   }
   table.loss = {.name = "head", .seconds = 5e-3, .extra_bytes = 64 * kKiB};
-  table.residents = {{"weights", 512 * kKiB}, {"gradients", 512 * kKiB}};
+  table.held = {{"weights", 512 * kKiB}, {"gradients", 512 * kKiB}};
   table.step_s = 2e-3;
   return table;
 }

@@ -8,7 +8,7 @@
 #include "penstock/report/timeline_svg.h"
 #include "penstock/report/trace.h"
 
-#include "program/replicated_program.h"
+#include "report/replicas_example.h"
 
 namespace penstock::report {
 namespace {
@@ -26,10 +26,10 @@ size_t count(const std::string& text, const std::string& part) {
 }
 
 TEST(ReplicasPicture, TheSvgHasALaneForTheLine) {
-  const Program program = test::replicated_program(Shard::Parameters);
+  const Program program = replicas_program(Shard::Parameters);
   const Timeline timeline = simulate(program);
   const std::string svg = timeline_svg({"", program, timeline});
-  EXPECT_EQ(count(svg, ">replicas</text>"), 2u) << svg;
+  EXPECT_EQ(count(svg, ">data</text>"), 2u) << svg;
   EXPECT_EQ(count(svg, ">gather</text>"), 1u);
   EXPECT_EQ(count(svg, ">reduce</text>"), 1u);
   EXPECT_NE(svg.find("gather of table, micro-batch 0"), std::string::npos);
@@ -37,23 +37,24 @@ TEST(ReplicasPicture, TheSvgHasALaneForTheLine) {
 }
 
 TEST(ReplicasPicture, ThePageHasUnitsByName) {
-  const Program program = test::replicated_program(Shard::None);
+  const Program program = replicas_program(Shard::None);
   const Timeline timeline = simulate(program);
   const std::string page = timeline_html({"", program, timeline});
   EXPECT_NE(page.find("\"units\":[{\"name\":\"a\"},{\"name\":\"b\"},{\"name\":\"table\"}]"),
             std::string::npos);
-  EXPECT_NE(page.find("\"stash\",\"gather\",\"reduce\"]"), std::string::npos);
+  EXPECT_NE(page.find("\"stash\",\"gather\",\"reduce\",\"add\",\"squares\",\"decide\",\"step\"]"),
+            std::string::npos);
 }
 
 TEST(ReplicasPicture, TheTraceHasAThreadForTheLine) {
-  const Program program = test::replicated_program(Shard::Optimizer);
+  const Program program = replicas_program(Shard::Optimizer);
   const Timeline timeline = simulate(program);
   const auto trace = nlohmann::json::parse(trace_json({"", program, timeline}));
   size_t lines = 0, reduces = 0, gathers = 0;
   for (const auto& event : trace["traceEvents"]) {
-    lines += event["name"] == "thread_name" && event["args"]["name"] == "line to the replicas";
-    reduces += event["name"] == "reduce of table" && event["args"]["unit"] == 2 ? 1 : 0;
-    gathers += event["name"] == "gather of b" && event["args"]["unit"] == 1 ? 1 : 0;
+    lines += event["name"] == "thread_name" && event["args"]["name"] == "line of data";
+    reduces += event["name"] == "reduce of table, over data" && event["args"]["unit"] == 2 ? 1 : 0;
+    gathers += event["name"] == "gather of b, over data" && event["args"]["unit"] == 1 ? 1 : 0;
   }
   EXPECT_EQ(lines, 2u);
   EXPECT_EQ(reduces, 2u);
@@ -61,7 +62,7 @@ TEST(ReplicasPicture, TheTraceHasAThreadForTheLine) {
 }
 
 TEST(ReplicasPicture, WhatNobodyComputesIsNotInTheSumOfWork) {
-  const Program program = test::replicated_program(Shard::Parameters);
+  const Program program = replicas_program(Shard::Parameters);
   const Timeline timeline = simulate(program);
   const StepSums sums = step_sums({"", program, timeline});
   std::vector<std::string> names;

@@ -18,16 +18,26 @@ struct ExampleSize {
 
 inline constexpr int64_t kExampleMiB = 1 << 20;
 
-// Writes the instructions of one rank: per micro-batch forwards, loss, backwards.
+// Writes the instructions of one rank: per micro-batch forwards, loss, backwards; then the update,
+// of which the decision takes no time.
 class ExampleRank {
  public:
-  ExampleRank(const ExampleSize& size, double first_seconds) : size_(size) {
-    rank_.residents = {{"parameters", 180 * kExampleMiB}, {"gradients", 180 * kExampleMiB}};
-    add({.op = program::Op::Clear, .seconds = first_seconds});
+  ExampleRank(const ExampleSize& size, double squares_seconds) : size_(size) {
+    for (const char* name : {"parameters", "gradients"}) {
+      rank_.hold({.kind = program::ValueKind::Fixed, .bytes = 180 * kExampleMiB}, name);
+    }
     for (int32_t micro_batch = 0; micro_batch < size.micro_batches; ++micro_batch) {
       add_micro_batch(micro_batch);
     }
-    add({.op = program::Op::Step, .seconds = 7e-3, .working_bytes = 2 * kExampleMiB});
+    const program::ValueId squares = value({.kind = program::ValueKind::Squares, .version = 0});
+    const program::ValueId decision = value({.kind = program::ValueKind::Decision, .version = 0});
+    add({.op = program::Op::Squares, .makes = {squares}, .seconds = squares_seconds});
+    add({.op = program::Op::Decide, .reads = {squares}, .makes = {decision}, .frees = {squares}});
+    add({.op = program::Op::Step,
+         .reads = {decision},
+         .frees = {decision},
+         .seconds = 7e-3,
+         .working_bytes = 2 * kExampleMiB});
   }
   program::RankProgram take(int64_t limit_bytes) {
     rank_.limit_bytes = limit_bytes;
@@ -35,9 +45,12 @@ class ExampleRank {
   }
 
  private:
-  program::ValueId value(program::ValueKind kind, int32_t layer, int32_t micro_batch, int64_t mib) {
-    rank_.values.push_back({kind, layer, micro_batch, mib * kExampleMiB});
+  program::ValueId value(const program::Value& value) {
+    rank_.values.push_back(value);
     return static_cast<program::ValueId>(rank_.values.size()) - 1;
+  }
+  program::ValueId value(program::ValueKind kind, int32_t layer, int32_t micro_batch, int64_t mib) {
+    return value(program::layer_value(kind, layer, micro_batch, mib * kExampleMiB));
   }
   void add(program::Instruction instruction) {
     rank_.instructions.push_back(std::move(instruction));
@@ -123,6 +136,7 @@ class ExampleRank {
 inline program::Program example_program(const ExampleSize& size) {
   program::Program program;
   program.micro_batches = size.micro_batches;
+  program.mesh.data = size.ranks;
   for (int32_t layer = 0; layer < size.layers; ++layer) {
     const std::string name = cat("block ", layer / 2, layer % 2 == 0 ? " attention" : " mlp");
     program.layers.push_back({name, {{"all", false}}});

@@ -76,8 +76,12 @@ TEST(TimelineHtml, HoldsWhatInstructionsAreAndUse) {
     EXPECT_EQ(columns["layer"][i], instructions[i].layer);
     EXPECT_EQ(columns["micro_batch"][i], instructions[i].micro_batch);
     EXPECT_EQ(columns["keep"][i], instructions[i].keep);
+    EXPECT_EQ(columns["units"][i], instructions[i].units);
+    EXPECT_EQ(columns["group"][i], instructions[i].group);
     EXPECT_EQ(columns["reads"][i], instructions[i].reads);
     EXPECT_EQ(columns["makes"][i], instructions[i].makes);
+    EXPECT_EQ(columns["sets"][i], instructions[i].sets);
+    EXPECT_EQ(columns["updates"][i], instructions[i].updates);
     EXPECT_EQ(columns["frees"][i], instructions[i].frees);
   }
   EXPECT_EQ(data["layers"][0]["kept"], "2 x all, 2 x nothing");
@@ -108,8 +112,8 @@ TEST(TimelineHtml, KnowsTheLanesBetweenRanks) {
 TEST(TimelineHtml, NamesCannotBreakOut) {
   const std::string hostile = "</script><b>\"'`&\\ <!-- @DATA@ \xE2\x80\xA8 \x01 @SCRIPT@";
   Program program = example_program({});
-  program.layers[1].name = program.layers[1].ways[0].name = hostile;
-  program.ranks[0].residents[0].name = hostile;
+  program.layers[1].name = program.layers[1].modes[0].name = hostile;
+  program.ranks[0].labels[0] = hostile;
   const Timeline predicted = program::simulate(program);
   const std::string html = timeline_html({hostile, program, predicted});
   const std::string plain = timeline_html({"", example_program({}), predicted});

@@ -27,6 +27,13 @@ std::string draw(const Program& program, bool has_measured = true) {
   return timeline_svg({"A step", program, predicted, has_measured ? &measured : nullptr});
 }
 
+// Those of the first rank that take time.
+std::vector<program::Instruction> timed_instructions(const Program& program) {
+  std::vector<program::Instruction> instructions = program.ranks[0].instructions;
+  std::erase_if(instructions, [](const auto& one) { return one.seconds == 0; });
+  return instructions;
+}
+
 TEST(TimelineSvg, IsWellFormedAndLoadsNothing) {
   for (const bool has_measured : {false, true}) {
     for (const int32_t ranks : {1, 3, 12}) {
@@ -42,9 +49,10 @@ TEST(TimelineSvg, IsWellFormedAndLoadsNothing) {
 
 TEST(TimelineSvg, EachInstructionIsABarInEachLane) {
   const Program program = example_program({.layers = 6, .micro_batches = 2});
-  const size_t num_instructions = program.ranks[0].instructions.size();
-  EXPECT_EQ(count_of(draw(program, false), "</title></rect>"), num_instructions);
-  EXPECT_EQ(count_of(draw(program, true), "</title></rect>"), 2 * num_instructions);
+  const size_t num_bars = timed_instructions(program).size();
+  EXPECT_EQ(num_bars + 1, program.ranks[0].instructions.size());
+  EXPECT_EQ(count_of(draw(program, false), "</title></rect>"), num_bars);
+  EXPECT_EQ(count_of(draw(program, true), "</title></rect>"), 2 * num_bars);
 }
 
 TEST(TimelineSvg, BarsAreAsWideAsTheirTime) {
@@ -56,7 +64,7 @@ TEST(TimelineSvg, BarsAreAsWideAsTheirTime) {
   for (std::sregex_iterator it(svg.begin(), svg.end(), bar), end; it != end; ++it) {
     found.push_back({(*it)[3], std::stod((*it)[2])});
   }
-  const auto& instructions = program.ranks[0].instructions;
+  const auto instructions = timed_instructions(program);
   ASSERT_EQ(found.size(), instructions.size());
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].first, program::op_name(instructions[i].op));
@@ -87,11 +95,10 @@ TEST(TimelineSvg, NamesLayersTimesBytesAndTheLimit) {
 
 TEST(TimelineSvg, TooltipsHaveBothTimes) {
   const Program program = example_program({.layers = 2, .micro_batches = 1, .recomputed = 0});
-  const std::string svg = draw(program);  // the first instruction: 1 ms, measured 0.96 ms
-  EXPECT_NE(svg.find("<title>clear; at 0.000 ms for 1.000 ms, measured 0.960 ms<"),
-            std::string::npos);
-  EXPECT_NE(svg.find("<title>clear; at 0.000 ms for 0.960 ms, predicted 1.000 ms<"),
-            std::string::npos);
+  const std::string svg = draw(program);  // the first instruction: 2 ms, measured 1.92 ms
+  const std::string first = "<title>forward of block 0 attention, micro-batch 0, keeps all; ";
+  EXPECT_NE(svg.find(first + "at 0.000 ms for 2.000 ms, measured 1.920 ms<"), std::string::npos);
+  EXPECT_NE(svg.find(first + "at 0.000 ms for 1.920 ms, predicted 2.000 ms<"), std::string::npos);
 }
 
 TEST(TimelineSvg, OnlyKindsThatTakeTimeAreInTheLegend) {
@@ -99,6 +106,38 @@ TEST(TimelineSvg, OnlyKindsThatTakeTimeAreInTheLegend) {
   EXPECT_EQ(svg.find("again"), std::string::npos);
   EXPECT_EQ(svg.find(">forward, keeps nothing<"), std::string::npos);
   EXPECT_NE(svg.find(">forward<"), std::string::npos);
+  EXPECT_NE(svg.find(">squares<"), std::string::npos);
+  EXPECT_EQ(svg.find(">decide<"), std::string::npos);
+}
+
+// What comes with every update, and takes a few numbers and no time.
+TEST(TimelineSvg, DecisionsAndDropsOfNoTimeAreNotSeen) {
+  const std::string svg = draw(pipeline_program(3), false);
+  for (const char* text : {">squares<", ">decide<", ">drop<", ">add<"}) {
+    EXPECT_EQ(svg.find(text), std::string::npos) << text;
+  }
+  EXPECT_NE(svg.find(">gather<"), std::string::npos);
+  EXPECT_NE(svg.find("<title>gather of the squares, over all; at "), std::string::npos);
+}
+
+TEST(TimelineSvg, AnUpdateIsNamedForWhatItDoesAndASumForItsUnit) {
+  using program::Op;
+  Program program = example_program({.layers = 2, .ranks = 1});
+  program.units = {{.name = "table", .layers = {0, 2}, .is_shared = true},
+                   {.name = "own", .layers = {1}}};
+  program.ranks[0].instructions = {{.op = Op::Add, .layer = 0, .units = {0}},
+                                   {.op = Op::Step, .units = {1}},
+                                   {.op = Op::Step, .units = {0, 1}}};
+  Timeline timeline;
+  timeline.ranks.resize(1);
+  timeline.ranks[0].spans = {{0, 0, 1}, {1, 1, 2}, {2, 2, 3}};
+  timeline.seconds = 3;
+  const std::string svg = timeline_svg({"", program, timeline});
+  EXPECT_EQ(count_of(svg, ">step</text>"), 3u);  // two bars and the legend
+  EXPECT_EQ(count_of(svg, "fill=\"#14181d\">0</text>"), 1u) << svg;
+  EXPECT_NE(svg.find("<title>add of block 0 attention of table; at "), std::string::npos);
+  EXPECT_NE(svg.find("<title>step of own; at "), std::string::npos);
+  EXPECT_NE(svg.find("<title>step of 2 units; at "), std::string::npos);
 }
 
 TEST(TimelineSvg, ALimitFarAboveIsWrittenInsteadOfDrawn) {
@@ -167,7 +206,7 @@ TEST(TimelineSvg, HalvesSendsAndReceivesAreNamed) {
 TEST(TimelineSvg, SaysHowMuchOfTheTimeRanksCompute) {
   Program program = example_program({.layers = 1, .micro_batches = 1, .ranks = 2, .recomputed = 0});
   for (program::RankProgram& rank : program.ranks) {
-    rank.instructions = {{.op = program::Op::Clear, .seconds = 1}};
+    rank.instructions = {{.op = program::Op::Step, .seconds = 1}};
   }
   program.ranks[1].instructions[0].seconds = 4;
   EXPECT_NE(draw(program, false).find("; ranks compute 62.5% of the time<"), std::string::npos);
@@ -183,8 +222,7 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
   program.ranks[0].instructions = {{.op = Op::Forward, .layer = 0, .keep = 0},
                                    {.op = Op::Forward, .layer = 1},
                                    {.op = Op::Forward, .layer = 1}};
-  for (const Op op : {Op::Clear,
-                      Op::Loss,
+  for (const Op op : {Op::Loss,
                       Op::Backward,
                       Op::BackwardInput,
                       Op::BackwardWeight,
@@ -194,13 +232,16 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
                       Op::Step,
                       Op::Stash,
                       Op::Gather,
-                      Op::Reduce}) {
+                      Op::Reduce,
+                      Op::Add,
+                      Op::Squares,
+                      Op::Decide}) {
     program.ranks[0].instructions.push_back({.op = op, .layer = 0});
   }
-  for (int32_t i = 0; i < 15; ++i) {
+  for (int32_t i = 0; i < static_cast<int32_t>(kNumBarKinds); ++i) {
     timeline.ranks[0].spans.push_back({i, static_cast<double>(i), i + 1.0});
   }
-  timeline.seconds = 15;
+  timeline.seconds = static_cast<double>(kNumBarKinds);
   const std::string svg = timeline_svg({"", program, timeline});
   const std::regex entry("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"12.0\" height=\"12.0\"");
   std::multiset<std::string> rows;
@@ -240,8 +281,8 @@ TEST(TimelineSvg, UpdatesOfAnAsynchronousPipelineAreLines) {
 TEST(TimelineSvg, NamesCannotBreakOut) {
   Program program = example_program({});
   program.layers[1].name = "</title></rect><script>alert(\"1\")</script> & \x01 \xFF";
-  program.layers[1].ways[0].name = "<b>\"";
-  program.ranks[0].residents[0].name = "</text><b>";
+  program.layers[1].modes[0].name = "<b>\"";
+  program.ranks[0].labels[0] = "</text><b>";
   const Timeline predicted = program::simulate(program);
   const std::string svg = timeline_svg({"</svg><b>&\"'", program, predicted});
   EXPECT_TRUE(is_well_formed(svg));

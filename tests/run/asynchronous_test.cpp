@@ -29,6 +29,7 @@
 #include "penstock/run/executor.h"
 #include "penstock/run/stages.h"
 
+#include "support/holdings.h"
 #include "support/random_tensor.h"
 
 namespace penstock::run {
@@ -98,7 +99,8 @@ StepInput batches(const Case& c, int64_t first_step, int64_t updates) {
           .first_sample = first_step * samples,
           .micro_batches = micro_batches,
           .seed = kDropoutSeed,
-          .step = first_step};
+          .step = first_step,
+          .updates = std::vector<UpdateSettings>(static_cast<size_t>(updates))};
 }
 
 struct Trained {
@@ -199,7 +201,7 @@ class Stage {
   }
 
   void update(double rate) {
-    parameters_.complete_gradients();
+    parameters_.add_shares();
     optimizer_->update(parameters_, {.rate = {.lr = rate}});
     remember();
   }
@@ -352,8 +354,8 @@ plan::PipelineResult plan_segment(const model::Chain& chain,
       .mode = limit_bytes > 0 ? plan::SlotMode::Apart : plan::SlotMode::KeepAll,
       .limit_bytes = limit_bytes,
   };
-  request.residents = [&](const plan::Pipeline&) {
-    return plan::Residents(static_cast<size_t>(c.ranks));
+  request.holdings = [&](const plan::Pipeline& pipeline) {
+    return test::without_bytes(test::pipeline_holdings(chain, stage_parts(pipeline), c.type));
   };
   request.weight_bytes = [&](const plan::Pipeline& pipeline) {
     return copy_bytes(chain, stage_parts(pipeline), c.type);
@@ -393,10 +395,12 @@ Trained run_as_pipeline(const Case& c, int64_t limit_bytes = 0) {
     int64_t step = 0;
     for (const int32_t updates : c.segments) {
       Executor& executor = executors.at(updates);
-      executor.run(batches(c, step, updates), [&] {
-        const double factor = train::rate_factor(options, group.rank(), step++);
-        optimizer->update(parameters, {.rate = {.lr = kRate * factor}});
-      });
+      StepInput input = batches(c, step, updates);
+      for (UpdateSettings& settings : input.updates) {
+        settings.rate.lr = kRate * train::rate_factor(options, group.rank(), step++);
+      }
+      executor.run(input, *optimizer);
+      EXPECT_EQ(executor.outcomes().size(), static_cast<size_t>(updates));
       const std::vector<double>& losses = executor.losses();
       trained.losses.insert(trained.losses.end(), losses.begin(), losses.end());
     }
@@ -485,7 +489,8 @@ TEST_P(AsynchronousPipelines, HoldWhatTheirProgramsSay) {
     Executor executor(plan.program, chain, parameters, group);
     const StepInput input = batches(c, 0, updates);
     const int64_t held = memory::usage().current_bytes;
-    executor.run(input, [] {});
+    NoStepper none;
+    executor.run(input, none);
     const program::RankTimeline& measured = executor.measured().ranks[0];
     const program::RankProgram& program = plan.program.ranks[rank];
     int64_t live = held + program.bytes_of(program.given);

@@ -14,6 +14,7 @@
 
 #include "run/small_models.h"
 #include "support/error_text.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -29,6 +30,24 @@ Result run_plain(const model::Chain& chain, at::ScalarType type, const StepInput
   const double loss = accumulate_gradients(chain, parameters, input);
   return {loss, parameters.flat_gradients()};
 }
+
+// Counts what it is asked for, and leaves the weights as they are.
+class CountingStepper final : public Stepper {
+ public:
+  void take_squares(model::Parameters& parameters, const UpdateSettings&, bool) override {
+    squares_ = Squares(parameters.all().size());
+    ++taken;
+  }
+  Squares own_squares() override { return squares_; }
+  void decide(const Squares*) override { ++decided; }
+  void move(model::Parameters&) override { ++moved; }
+  Updated updated() override { return {}; }
+
+  int taken = 0, decided = 0, moved = 0;
+
+ private:
+  Squares squares_;
+};
 
 // One model with its costs, to be planned and run in several ways.
 class Fixture {
@@ -52,26 +71,30 @@ class Fixture {
       }
       seconds += 0.25;
     }
-    costs.residents = {{"held", memory::usage().current_bytes}};
+    holdings = test::holdings_alone(parameters, memory::usage().current_bytes);
   }
 
   plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
     return plan::make_plan(costs,
                            {.recompute = recompute,
                             .limit_bytes = limit,
-                            .micro_batches = static_cast<int32_t>(input.micro_batches)});
+                            .micro_batches = static_cast<int32_t>(input.micro_batches),
+                            .holdings = holdings});
   }
 
   // Its loss and gradients; `peak` is what was held at most.
   Result run(const plan::PlanResult& planned, int64_t* peak = nullptr) {
     Executor executor(planned.program, chain, parameters);
-    int updates = 0;
+    CountingStepper stepper;
     const memory::PeakMark mark;
-    const double loss = executor.run(input, [&] { ++updates; });
+    const double loss = executor.run(input, stepper);
     if (peak != nullptr) {
       *peak = mark.peak_bytes();
     }
-    EXPECT_EQ(updates, 1);
+    EXPECT_EQ(stepper.taken, 1);
+    EXPECT_EQ(stepper.decided, 1);
+    EXPECT_EQ(stepper.moved, 1);
+    EXPECT_EQ(executor.outcomes().size(), 1U);
     EXPECT_EQ(executor.measured().ranks[0].peak_bytes, mark.peak_bytes());
     return {loss, parameters.flat_gradients()};
   }
@@ -80,6 +103,7 @@ class Fixture {
   StepInput input;
   model::Parameters parameters;
   plan::CostTable costs;
+  plan::Holdings holdings;
 };
 
 struct Case {
@@ -159,10 +183,11 @@ TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
   const int64_t limit = memory::usage().current_bytes + 100'000;
   memory::set_limit(memory::process_account(), limit);
   Executor executor(planned.program, fixture.chain, fixture.parameters);
-  const std::string text = test::error_text<Error>(
-      [&] { executor.run(fixture.input, [] { FAIL() << "no step after a refusal"; }); });
+  CountingStepper stepper;
+  const std::string text = test::error_text<Error>([&] { executor.run(fixture.input, stepper); });
   memory::set_limit(memory::process_account(), 0);
-  EXPECT_NE(text.find("stopped at instruction 2 (forward of block 0 attention, micro-batch 0)"),
+  EXPECT_EQ(stepper.taken + stepper.moved, 0) << "no step after a refusal";
+  EXPECT_NE(text.find("stopped at instruction 1 (forward of block 0 attention, micro-batch 0)"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find(" held would go over the limit of "), std::string::npos) << text;
@@ -188,7 +213,8 @@ TEST(Executor, RecordsEveryInstructionInOrder) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 2));
   const plan::PlanResult planned = fixture.plan(plan::Recompute::All);
   Executor executor(planned.program, fixture.chain, fixture.parameters);
-  executor.run(fixture.input, [] {});
+  NoStepper none;
+  executor.run(fixture.input, none);
   const program::RankTimeline& record = executor.measured().ranks[0];
   ASSERT_EQ(record.spans.size(), planned.program.ranks[0].instructions.size());
   double last = 0;

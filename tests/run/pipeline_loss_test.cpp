@@ -14,6 +14,7 @@
 #include "penstock/run/executor.h"
 #include "penstock/run/stages.h"
 
+#include "support/holdings.h"
 #include "support/random_tensor.h"
 
 namespace penstock::run {
@@ -100,10 +101,10 @@ Measured run_last_rank(const StepInput& input, bool takes_whole_batch) {
       .schedule = schedule::make_schedule(schedule::Kind::GPipe, kRanks, kMicroBatches)};
   pipeline.cuts = {0, 3, 5, 7, 9};
   pipeline.operations = plan::keep_everything(costs, pipeline.cuts, kMicroBatches);
-  const program::Program program = plan::lower_pipeline(
-      costs, pipeline, std::vector<std::vector<program::Resident>>(kRanks), /*limit_bytes=*/0);
   const std::vector<model::Part> parts =
       parts_of({pipeline.schedule.rank_of, pipeline.cuts}, kRanks);
+  const program::Program program = plan::lower_pipeline(
+      costs, pipeline, test::pipeline_holdings(chain, parts, at::kFloat), /*limit_bytes=*/0);
   Measured measured;
   comm::run_local(kRanks, [&](comm::Group& group) {
     const memory::AccountScope scope(memory::make_account());
@@ -119,7 +120,8 @@ Measured run_last_rank(const StepInput& input, bool takes_whole_batch) {
         }
       });
     }
-    const double loss = executor.run(input, [] {});
+    NoStepper none;
+    const double loss = executor.run(input, none);
     if (part.has_loss) {
       measured = {loss, executor.measured().ranks[0].peak_bytes};
     }

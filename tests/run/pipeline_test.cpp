@@ -14,10 +14,10 @@
 #include "penstock/plan/lower.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/run/stages.h"
 
 #include "run/small_models.h"
+#include "support/holdings.h"
 
 namespace penstock::run {
 
@@ -39,6 +39,7 @@ StepInput batch_of(int64_t micro_batches, int64_t step) {
   input.first_sample = step * 2 * micro_batches;
   input.inputs =
       test::random_tokens({2 * micro_batches, 20}, 61, 100 + static_cast<uint64_t>(step));
+  input.updates = {{.rate = {.lr = 3e-3}, .clip = 0.5}};
   return input;
 }
 
@@ -47,10 +48,6 @@ struct Trained {
   std::vector<double> norms;
   at::Tensor table;  // the tied one, after the last step
 };
-
-optim::UpdateSettings settings() {
-  return {.rate = {.lr = 3e-3}, .clip = 0.5};
-}
 
 plan::CostTable sizes(const model::Chain& chain, int64_t micro_batches) {
   const model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
@@ -67,13 +64,13 @@ Trained run_on_one_device(int64_t micro_batches) {
   const program::Program program = plan::lower(costs,
                                                plan::keep_everything(costs),
                                                static_cast<int32_t>(micro_batches),
-                                               /*limit_bytes=*/0);
+                                               /*limit_bytes=*/0,
+                                               test::holdings_alone(parameters));
   Executor executor(program, chain, parameters);
   Trained run;
   for (int64_t step = 0; step < kSteps; ++step) {
-    run.losses.push_back(executor.run(batch_of(micro_batches, step),
-                                      [&] { optimizer->update(parameters, settings()); }));
-    run.norms.push_back(optimizer->updated().norm);
+    run.losses.push_back(executor.run(batch_of(micro_batches, step), *optimizer));
+    run.norms.push_back(executor.outcomes().back().norm);
   }
   run.table = parameters.find("transformer.wte.weight")->weight.clone();
   return run;
@@ -90,7 +87,8 @@ std::vector<int32_t> even_cuts(int32_t layers, int32_t stages) {
 
 // A pipeline that keeps everything, and the layers of its ranks.
 struct Prepared {
-  Prepared(const plan::CostTable& costs,
+  Prepared(const model::Chain& chain,
+           const plan::CostTable& costs,
            schedule::Kind kind,
            int32_t ranks,
            int32_t micro_batches) {
@@ -98,12 +96,9 @@ struct Prepared {
     pipeline.cuts =
         even_cuts(static_cast<int32_t>(costs.layers.size()), pipeline.schedule.stages());
     pipeline.operations = plan::keep_everything(costs, pipeline.cuts, micro_batches);
-    program = plan::lower_pipeline(
-        costs,
-        pipeline,
-        std::vector<std::vector<program::Resident>>(static_cast<size_t>(ranks)),
-        0);
     parts = parts_of({pipeline.schedule.rank_of, pipeline.cuts}, ranks);
+    program = plan::lower_pipeline(
+        costs, pipeline, test::pipeline_holdings(chain, parts, at::kFloat), /*limit_bytes=*/0);
   }
 
   program::Program program;
@@ -112,7 +107,7 @@ struct Prepared {
 
 Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batches) {
   const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
-  const Prepared prepared(sizes(chain, micro_batches), kind, ranks, micro_batches);
+  const Prepared prepared(chain, sizes(chain, micro_batches), kind, ranks, micro_batches);
   const std::vector<model::Part>& parts = prepared.parts;
   Trained result;
   comm::run_local(ranks, [&](comm::Group& group) {
@@ -120,18 +115,12 @@ Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batche
     const model::Part& part = parts[static_cast<size_t>(group.rank())];
     model::Parameters parameters(chain, part, at::kFloat, /*seed=*/3, device::open_cpu());
     const auto optimizer = optim::make_optimizer(train_options(), parameters);
-    RankUpdate others(chain, parts, group);
     Executor executor(prepared.program, chain, parameters, group);
-    optim::UpdateSettings update = settings();
-    update.gather = [&](const optim::Squares& own) { return others.gather_squares(own); };
     for (int64_t step = 0; step < kSteps; ++step) {
-      const double loss = executor.run(batch_of(micro_batches, step), [&] {
-        others.add_shared_gradients(parameters);
-        optimizer->update(parameters, update);
-      });
+      const double loss = executor.run(batch_of(micro_batches, step), *optimizer);
       if (part.has_loss) {
         result.losses.push_back(loss);
-        result.norms.push_back(optimizer->updated().norm);
+        result.norms.push_back(executor.outcomes().back().norm);
       }
     }
     if (part.has_loss) {
@@ -196,7 +185,7 @@ TEST_P(Pipelines, HoldWhatTheirProgramsSay) {
                              input.targets.narrow(0, 0, 2).clone(),
                              {.only_bytes = true, .measures_halves = true});
   }
-  const Prepared prepared(costs, kind, ranks, micro_batches);
+  const Prepared prepared(chain, costs, kind, ranks, micro_batches);
   comm::run_local(ranks, [&](comm::Group& group) {
     const size_t rank = static_cast<size_t>(group.rank());
     const memory::AccountScope scope(memory::make_account());
@@ -205,7 +194,8 @@ TEST_P(Pipelines, HoldWhatTheirProgramsSay) {
     Executor executor(prepared.program, chain, parameters, group);
     const StepInput input = batch_of(micro_batches, 0);
     const int64_t held = memory::usage().current_bytes;
-    executor.run(input, [] {});
+    NoStepper none;
+    executor.run(input, none);
     const program::RankTimeline& measured = executor.measured().ranks[0];
     const program::RankProgram& program = prepared.program.ranks[rank];
     int64_t live = held + program.bytes_of(program.given);

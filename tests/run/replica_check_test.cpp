@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
 
@@ -22,13 +24,19 @@ namespace {
 
 using program::Shard;
 
-// What find_drift() says of replicas, which must all say the same. `tensors` of each rank.
+std::vector<int32_t> ranks_from(int32_t first, size_t count) {
+  std::vector<int32_t> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), first);
+  return ranks;
+}
+
+// What find_drift() says of replicas, which must all say the same. `tensors` of each of `ranks`.
 std::string drift_of(const std::vector<std::vector<ReplicatedTensor>>& tensors,
-                     int32_t first_rank) {
+                     const std::vector<int32_t>& ranks) {
   std::vector<std::string> lines(tensors.size());
   comm::run_local(static_cast<int32_t>(tensors.size()), [&](comm::Group& group) {
     const size_t rank = static_cast<size_t>(group.rank());
-    lines[rank] = find_drift(tensors[rank], group, first_rank);
+    lines[rank] = find_drift(tensors[rank], group, ranks);
   });
   for (const std::string& line : lines) {
     EXPECT_EQ(line, lines[0]);
@@ -37,12 +45,15 @@ std::string drift_of(const std::vector<std::vector<ReplicatedTensor>>& tensors,
 }
 
 // Of replicas that have two tensors, "first" of these values and "second" of no bytes.
-std::string drift_of_values(const std::vector<int64_t>& values, int32_t first_rank) {
+std::string drift_of_values(const std::vector<int64_t>& values, const std::vector<int32_t>& ranks) {
   std::vector<std::vector<ReplicatedTensor>> tensors;
   for (const int64_t& value : values) {
     tensors.push_back({{"first", &value, sizeof(value)}, {"second", nullptr, 0}});
   }
-  return drift_of(tensors, first_rank);
+  return drift_of(tensors, ranks);
+}
+std::string drift_of_values(const std::vector<int64_t>& values, int32_t first_rank) {
+  return drift_of_values(values, ranks_from(first_rank, values.size()));
 }
 
 TEST(FindDrift, OfEqualReplicasIsNothing) {
@@ -69,12 +80,19 @@ TEST(FindDrift, BelievesTheFirstWhereThereIsNoMajority) {
   EXPECT_EQ(drift_of_values({3, 1, 2}, 0), "first of ranks 1, 2 differs from that of rank 0");
 }
 
+// Replicas are neighbours only where no axis lies inside theirs.
+TEST(FindDrift, NamesRanksAsTheJobDoes) {
+  const comm::Mesh mesh{.data = 3, .pipeline = 2, .tensor = 2};
+  EXPECT_EQ(drift_of_values({5, 4, 5}, comm::members(mesh, comm::along(comm::Axis::Data), 7)),
+            "first of rank 9 differs from that of ranks 7, 11");
+}
+
 // Replicas of a small GPT-2, all alike at first.
 class Replicas {
  public:
   Replicas(int32_t count, Shard shard, at::ScalarType type) : chain_(test::small_gpt2(0, 1)) {
     const std::vector<int32_t> one_stage = {0, static_cast<int32_t>(chain_.size())};
-    const std::vector<model::UnitSpec> units = model::make_units(chain_, one_stage, 0);
+    const std::vector<plan::UnitSize> units = model::make_units(chain_, one_stage, 0);
     for (int32_t replica = 0; replica < count; ++replica) {
       replicas_.push_back(
           std::make_unique<model::Parameters>(chain_,
@@ -93,7 +111,7 @@ class Replicas {
     for (const auto& parameters : replicas_) {
       tensors.push_back(replicated_weights(*parameters));
     }
-    return drift_of(tensors, first_rank);
+    return drift_of(tensors, ranks_from(first_rank, tensors.size()));
   }
 
  private:

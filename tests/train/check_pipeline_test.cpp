@@ -9,10 +9,12 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/text.h"
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/plan/pipeline_planner.h"
 #include "penstock/plan/planner.h"
 #include "penstock/profile/profile.h"
+#include "penstock/train/rank_holdings.h"
 
 #include "run/small_models.h"
 
@@ -94,6 +96,7 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
   const model::Chain chain = make_chain(fault);
   const run::StepInput batch = test::token_batch(recipe.train.batch, kMicroBatches);
   plan::CostTable costs;
+  plan::Holdings alone;
   {
     model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
     costs = profile::measure(chain,
@@ -107,12 +110,20 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
                                   {},
                                   {at::zeros({1})},
                                   {});  // forgets what measuring has counted
+    alone = holdings_alone(recipe, parameters, memory::usage().current_bytes);
   }
-  const plan::PipelineResult planned = plan::plan_pipeline(
+  const plan::PipelineResult planned =
+      plan::plan_pipeline(costs,
+                          {.kind = kind,
+                           .ranks = 2,
+                           .micro_batches = kMicroBatches,
+                           .first_layers = first_layers,
+                           .holdings = [&](const plan::Pipeline& pipeline) {
+                             return all_holdings(recipe, chain, pipeline, costs);
+                           }});
+  const plan::PlanResult kept = plan::make_plan(
       costs,
-      {.kind = kind, .ranks = 2, .micro_batches = kMicroBatches, .first_layers = first_layers});
-  const plan::PlanResult kept =
-      plan::make_plan(costs, {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches});
+      {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches, .holdings = alone});
   const CheckReport report =
       check_pipeline(recipe,
                      chain,

@@ -5,9 +5,11 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/plan/planner.h"
 #include "penstock/profile/profile.h"
+#include "penstock/train/rank_holdings.h"
 
 #include "run/small_models.h"
 
@@ -79,6 +81,7 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
   const run::StepInput batch = test::token_batch(4, 1);
   const int64_t each = 4 / micro_batches;
   plan::CostTable costs;
+  plan::Holdings holdings;
   {
     model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
     costs = profile::measure(chain,
@@ -86,10 +89,13 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
                              batch.inputs.narrow(0, 0, each).clone(),
                              batch.targets.narrow(0, 0, each).clone(),
                              {.only_bytes = true});
+    holdings = holdings_alone(recipe, parameters, memory::usage().current_bytes);
   }
   const auto program = [&](plan::Recompute how) {
     return plan::make_plan(costs,
-                           {.recompute = how, .micro_batches = static_cast<int32_t>(micro_batches)})
+                           {.recompute = how,
+                            .micro_batches = static_cast<int32_t>(micro_batches),
+                            .holdings = holdings})
         .program;
   };
   return check_plan(recipe,
@@ -123,7 +129,7 @@ TEST(Check, NamesTheFirstTensorOfALayerWithRandomStateOfItsOwn) {
   EXPECT_EQ(report.steps, 1);
   // The mask of the second forward is another one, and the gradient goes through that.
   EXPECT_EQ(report.first_difference,
-            "the gradient of the input of own random state, micro-batch 0, made by instruction 9 "
+            "the gradient of the input of own random state, micro-batch 0, made by instruction 8 "
             "(backward of own random state, micro-batch 0), at step 1");
   // Where it runs once, nothing can be seen.
   EXPECT_TRUE(check(make_chain(true), plan::Recompute::None).is_equal);

@@ -25,6 +25,7 @@
 #include "penstock/checkpoint/verify.h"
 #include "penstock/comm/group.h"
 #include "penstock/comm/local.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/config/options.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/onebit_steps.h"
@@ -288,23 +289,27 @@ fs::path save(const config::Recipe& recipe,
 fs::path save_ranks(const config::Recipe& recipe,
                     const model::Chain& chain,
                     const std::vector<model::Part>& parts,
+                    const comm::Mesh& mesh,
                     const model::Parameters& parameters,
                     const optim::Optimizer& optimizer,
                     const TrainState& state,
                     comm::Group& group) {
-  const int32_t replicas = parameters.replicas();
-  PENSTOCK_CHECK(group.size() == replicas * static_cast<int32_t>(parts.size()) &&
-                     group.rank() % replicas == parameters.replica(),
-                 "rank ",
-                 group.rank(),
+  const comm::Coordinates at = mesh.coordinates(group.rank());
+  PENSTOCK_CHECK(group.size() == mesh.ranks() &&
+                     mesh.pipeline == static_cast<int32_t>(parts.size()) &&
+                     mesh.data == parameters.replicas() && at.data == parameters.replica(),
+                 describe(mesh, group.rank()),
                  " of ",
                  group.size(),
                  " as replica ",
                  parameters.replica(),
                  " of ",
-                 replicas);
+                 parameters.replicas(),
+                 " of ",
+                 parts.size(),
+                 " stages");
   std::set<std::string> left_out;
-  for (int32_t stage = 0; stage < group.rank() / replicas; ++stage) {
+  for (int32_t stage = 0; stage < at.pipeline; ++stage) {
     for (const model::ParameterSpec& spec : chain.parameters(parts[static_cast<size_t>(stage)])) {
       left_out.insert(spec.name);
     }

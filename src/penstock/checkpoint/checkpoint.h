@@ -13,7 +13,8 @@
 
 namespace penstock::comm {
 class Group;
-}
+struct Mesh;
+}  // namespace penstock::comm
 namespace penstock::model {
 class Chain;
 class Parameters;
@@ -42,13 +43,13 @@ std::filesystem::path save(const config::Recipe& recipe,
                            const optim::Optimizer& optimizer,
                            const TrainState& state);
 
-// The same for a model that is with several ranks, `parts` those of each rank of the pipeline;
-// replica k of its rank s has the number s * replicas + k in the group. All ranks call it, and each
-// writes what it has, at the same time; rank 0 has the answer. The files do not depend on who has
-// what. Where the disk fails one rank, all throw its FileError.
+// The same for a model that is with the ranks of a mesh, `parts` those of each stage. All ranks
+// call it, and each writes what it has, at the same time; rank 0 has the answer. The files do not
+// depend on who has what. Where the disk fails one rank, all throw its FileError.
 std::filesystem::path save_ranks(const config::Recipe& recipe,
                                  const model::Chain& chain,
                                  const std::vector<model::Part>& parts,
+                                 const comm::Mesh& mesh,
                                  const model::Parameters& parameters,
                                  const optim::Optimizer& optimizer,
                                  const TrainState& state,

@@ -148,8 +148,7 @@ void Collectives::all_reduce(
   }
   if (is_own(algorithm)) {
     group_.own_collectives()->all_reduce(data, count, element, what);
-    sent_bytes_ +=
-        all_reduce_traffic(algorithm, group_.rank(), group_.size(), count, element).bytes;
+    count_own(all_reduce_traffic(algorithm, group_.rank(), group_.size(), count, element).bytes);
     return;
   }
   Exchange exchange({group_, channel_, staging_, what, sent_bytes_}, data, element);
@@ -167,7 +166,7 @@ void Collectives::reduce_scatter(void* data,
   }
   if (is_own(algorithm)) {
     group_.own_collectives()->reduce_scatter(data, cuts, element, what);
-    sent_bytes_ += reduce_scatter_traffic(algorithm, group_.rank(), cuts, element).bytes;
+    count_own(reduce_scatter_traffic(algorithm, group_.rank(), cuts, element).bytes);
     return;
   }
   Exchange exchange({group_, channel_, staging_, what, sent_bytes_}, data, element);
@@ -184,7 +183,7 @@ void Collectives::all_gather(void* data,
   }
   if (is_own(algorithm)) {
     group_.own_collectives()->all_gather(data, byte_cuts, what);
-    sent_bytes_ += all_gather_traffic(algorithm, group_.rank(), byte_cuts).bytes;
+    count_own(all_gather_traffic(algorithm, group_.rank(), byte_cuts).bytes);
     return;
   }
   Exchange exchange({group_, channel_, staging_, what, sent_bytes_}, data, Element::Float32);
@@ -204,11 +203,16 @@ void Collectives::broadcast(
   }
   if (is_own(algorithm)) {
     group_.own_collectives()->broadcast(root, data, bytes, what);
-    sent_bytes_ += broadcast_traffic(algorithm, root, group_.rank(), group_.size(), bytes).bytes;
+    count_own(broadcast_traffic(algorithm, root, group_.rank(), group_.size(), bytes).bytes);
     return;
   }
   Exchange exchange({group_, channel_, staging_, what, sent_bytes_}, data, Element::Float32, root);
   run_broadcast(exchange, bytes, algorithm);
+}
+
+void Collectives::count_own(int64_t bytes) {
+  sent_bytes_ += bytes;
+  group_.count_sent(bytes);
 }
 
 bool Collectives::is_own(Algorithm algorithm) const {

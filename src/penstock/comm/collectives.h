@@ -75,6 +75,7 @@ class Collectives {
 
  private:
   bool is_own(Algorithm algorithm) const;
+  void count_own(int64_t bytes);
   void check_cuts(std::span<const int64_t> cuts) const;
 
   Group& group_;

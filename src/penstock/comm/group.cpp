@@ -16,6 +16,7 @@ void Group::check_message(int32_t peer, int64_t channel, const void* data, int64
 
 Ticket Group::send(int32_t peer, int64_t channel, const void* data, int64_t bytes) {
   check_message(peer, channel, data, bytes);
+  count_sent(bytes);
   return Ticket(start_send(peer, channel, data, bytes));
 }
 
@@ -49,6 +50,7 @@ void Group::take_in_place(int32_t, int64_t, int64_t, const What& what, const Use
 }
 
 Ticket Group::send_to_group(int32_t peer, const void* data, int64_t bytes) {
+  count_sent(bytes);
   return Ticket(start_send(peer, kNumChannels, data, bytes));
 }
 

@@ -5,6 +5,7 @@
 // with a Timeout that all ranks hear of. After either the group is of no use any more.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,6 +81,11 @@ class Group {
   std::vector<double> all_gather(std::span<const double> values, const What& what);
   void broadcast(int32_t root, void* data, int64_t bytes, const What& what);
 
+  // Payload that this rank has given to other ranks through this group, and not through groups that
+  // were split from it. What a library's own collective sends is counted as a ring would send it.
+  int64_t sent_bytes() const { return sent_bytes_; }
+  void count_sent(int64_t bytes) { sent_bytes_ += bytes; }
+
   // What the ranks' library has of its own; nothing for threads. Its calls belong to one thread,
   // which may be another than the group's.
   virtual OwnCollectives* own_collectives() { return nullptr; }
@@ -126,6 +132,7 @@ class Group {
   const int32_t size_;
   double timeout_ = 600;
   int64_t num_subgroups_ = 0;  // that this rank knows of
+  std::atomic<int64_t> sent_bytes_ = 0;
 };
 
 }  // namespace penstock::comm

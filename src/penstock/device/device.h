@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include <c10/core/Device.h>
@@ -30,6 +31,7 @@ struct Device {
   c10::Device where{c10::DeviceType::CPU};
   std::shared_ptr<GpuContext> gpu;         // nothing on the CPU
   memory::Account* own_account = nullptr;  // GPU: where it is one of several ranks
+  int64_t most_micro_batches = std::numeric_limits<int64_t>::max();  // whose losses it has room for
 
   bool is_gpu() const { return gpu != nullptr; }
   memory::Account& account() const;

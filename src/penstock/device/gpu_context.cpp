@@ -18,22 +18,36 @@ namespace penstock::device {
 
 namespace {
 
-constexpr int64_t kLossSlots = 16384;  // more than a step has micro-batches (the executor checks)
+// What a rank computes is one stream, what it copies another, what comes and goes a third.
+constexpr std::array<int, program::kNumResourceKinds> kStreamOf = {
+    0,  // Compute
+    0,  // HostCompute: the host's own threads
+    1,  // Copy
+    1,  // Disk
+    2,  // Link
+    2,  // Inlet
+    2,  // Line
+};
+constexpr int kNumStreams = 3;
 
 }  // namespace
 
 GpuContext::GpuContext(int index, const DeviceOptions& options)
     : where_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)), options_(options) {
   PENSTOCK_CUDA(cudaSetDevice(index));
-  // Compute, copy, link. From LibTorch's pool, so that its allocator knows them; and not the
-  // default stream, which cannot be captured in a graph.
-  for (int i = 0; i < 3; ++i) {
+  // From LibTorch's pool, so that its allocator knows them; and not the default stream, which cannot
+  // be captured in a graph.
+  for (int i = 0; i < kNumStreams; ++i) {
     const c10::cuda::CUDAStream stream =
         c10::cuda::getStreamFromPool(/*isHighPriority=*/false, where_.index());
     if (i == 0) {
       c10::cuda::setCurrentCUDAStream(stream);
     }
-    streams_.push_back(stream.stream());
+    for (size_t kind = 0; kind < kStreamOf.size(); ++kind) {
+      if (kStreamOf[kind] == i) {
+        streams_[kind] = stream.stream();
+      }
+    }
   }
   if (options.is_one_of_several) {
     own_account_.reset(&memory::open_gpu_rank_account(index, compute()));

@@ -2,11 +2,11 @@
 // numbers on their way to the host. Only in builds with CUDA.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -40,14 +40,10 @@ class GpuContext {
                      const std::function<void()>& second);
   void set_timing(bool is_on);
 
-  // Gradients that hold nothing yet. Who adds to one first may overwrite it instead, which spares
-  // clearing and reading it: `take_empty` answers whether it is empty, once.
-  void mark_empty(void* gradient) { empty_.insert(gradient); }
-  bool take_empty(void* gradient) { return empty_.erase(gradient) > 0; }
-
   // A double on the device's side of the step and the pinned one that it is copied to: the answer
-  // of `fetch` is right once the stream has been waited for. There are as many as a step has
-  // micro-batches, used in turn.
+  // of `fetch` is right once the stream has been waited for. They are used in turn, so a step has no
+  // more micro-batches than kLossSlots.
+  static constexpr int64_t kLossSlots = 16384;
   struct LossSlot {
     double* on_device;
     const double* on_host;
@@ -64,11 +60,10 @@ class GpuContext {
 
   c10::Device where_;
   DeviceOptions options_;
-  std::vector<gpu::Stream> streams_;
+  std::array<gpu::Stream, program::kNumResourceKinds> streams_ = {};  // by resource
   at::Tensor workspace_, losses_, host_losses_;
   std::unique_ptr<gpu::Gemms> gemms_;
   std::unique_ptr<gpu::Attention> attention_;
-  std::set<void*> empty_;
   int64_t next_loss_ = 0;
   bool is_timing_ = false;
   std::map<std::string, bool> preferences_;

@@ -28,6 +28,7 @@ Device open_gpu(const DeviceOptions& options) {
   Device device{.where = {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}};
   device.gpu = std::make_shared<GpuContext>(index, options);
   device.own_account = device.gpu->own_account();
+  device.most_micro_batches = GpuContext::kLossSlots;
   return device;
 }
 

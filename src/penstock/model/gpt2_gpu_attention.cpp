@@ -72,7 +72,8 @@ class GpuAttention final : public Gpt2GpuLayer {
     Tensors& kept = saved.tensors;
 
     at::Tensor projected = dropout_backward(dy, residual_dropout(pass)).view({-1, shape().width});
-    ops().add_weight_gradient(gradients[kOutWeight], kept[kMixed], projected);
+    ops().add_weight_gradient(
+        gradients[kOutWeight], kept[kMixed], projected, gradients.is_fresh(kOutWeight));
     add_end_bias_gradient(gradients[kOutBias], output_gradient, projected);
     at::Tensor mixed_gradient = ops().linear_input_gradient(projected, weights[kOutWeight]);
     projected.reset();
@@ -88,7 +89,8 @@ class GpuAttention final : public Gpt2GpuLayer {
                               std::move(mixed_gradient),
                               shape().heads,
                               probability_dropout(pass));
-    ops().add_weight_gradient(gradients[kQkvWeight], kept[kNormed], qkv_gradient);
+    ops().add_weight_gradient(
+        gradients[kQkvWeight], kept[kNormed], qkv_gradient, gradients.is_fresh(kQkvWeight));
     kept[kNormed].reset();
     ops().add_bias_gradient(gradients[kQkvBias], qkv_gradient);
     at::Tensor normed_gradient = ops().linear_input_gradient(qkv_gradient, weights[kQkvWeight]);

@@ -65,7 +65,7 @@ class GpuEmbedding final : public Gpt2GpuLayer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& tokens = input[0];
     const at::Tensor dy = dropout_backward(output_gradient[0], {shape().dropout, pass, /*site=*/0});
-    if (ops().context().take_empty(gradients[kTokens].data_ptr())) {
+    if (gradients.is_fresh(kTokens)) {
       gradients[kTokens].zero_();  // nobody has written it yet, and this touches a few rows alone
     }
     const at::Tensor workspace = at::empty({gpu::embedding_backward_workspace_bytes(

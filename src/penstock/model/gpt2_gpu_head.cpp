@@ -83,7 +83,8 @@ class GpuHead final : public Loss {
                              .d_type = gpu_type(part.scalar_type()),
                              .a_stride = stride_},
                             context().compute());
-      add_table_gradient(gradients[kTable], rows);
+      add_table_gradient(
+          gradients[kTable], rows, /*overwrites=*/gradients.is_fresh(kTable) && rows.first == 0);
     });
     context().fetch(slot);
     const at::Tensor dx =
@@ -178,7 +179,7 @@ class GpuHead final : public Loss {
                  context().compute());
   }
 
-  void add_table_gradient(const at::Tensor& gradient, const Rows& rows) const {
+  void add_table_gradient(const at::Tensor& gradient, const Rows& rows, bool overwrites) const {
     gpu::Gemm gemm{.rows = rows_of(gradient),
                    .columns = shape_.width,
                    .depth = rows.normed.size(0),
@@ -189,7 +190,7 @@ class GpuHead final : public Loss {
                    .d = gradient.data_ptr(),
                    .d_type = gpu::Type::Float32,
                    .a_stride = stride_};
-    gemm.addend = context().take_empty(gradient.data_ptr()) ? nullptr : gemm.d;
+    gemm.addend = overwrites ? nullptr : gemm.d;
     context().gemms().run(gemm, context().compute());
   }
 

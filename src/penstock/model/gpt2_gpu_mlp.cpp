@@ -73,7 +73,8 @@ class GpuMlp final : public Gpt2GpuLayer {
     if (!kept[kActivated].defined()) {
       kept[kActivated] = ops().gelu(kept[kHidden]);
     }
-    ops().add_weight_gradient(gradients[kOutWeight], kept[kActivated], projected);
+    ops().add_weight_gradient(
+        gradients[kOutWeight], kept[kActivated], projected, gradients.is_fresh(kOutWeight));
     kept[kActivated].reset();
     add_end_bias_gradient(gradients[kOutBias], output_gradient, projected);
     at::Tensor hidden_gradient = ops().linear_gelu_input_gradient(
@@ -83,7 +84,8 @@ class GpuMlp final : public Gpt2GpuLayer {
     if (!kept[kNormed].defined()) {
       kept[kNormed] = ops().norm(rows, weights[kNormScale], weights[kNormShift]).out;
     }
-    ops().add_weight_gradient(gradients[kInWeight], kept[kNormed], hidden_gradient);
+    ops().add_weight_gradient(
+        gradients[kInWeight], kept[kNormed], hidden_gradient, gradients.is_fresh(kInWeight));
     kept[kNormed].reset();
     at::Tensor normed_gradient = ops().linear_input_gradient(hidden_gradient, weights[kInWeight]);
     hidden_gradient.reset();

@@ -187,11 +187,12 @@ at::Tensor GpuOps::linear_gelu_input_gradient(const at::Tensor& dy,
 
 void GpuOps::add_weight_gradient(const at::Tensor& weight_gradient,
                                  const at::Tensor& x,
-                                 const at::Tensor& dy) const {
+                                 const at::Tensor& dy,
+                                 bool overwrites) const {
   gpu::Gemm gemm = product(x, dy, weight_gradient);
   gemm.depth = x.size(0);
   gemm.is_a_transposed = true;
-  gemm.addend = context_->take_empty(gemm.d) ? nullptr : gemm.d;
+  gemm.addend = overwrites ? nullptr : gemm.d;
   context_->gemms().run(gemm, context_->compute());
 }
 

@@ -47,10 +47,12 @@ class GpuOps {
                                         const at::Tensor& hidden,
                                         const at::Tensor& bias_gradient) const;
 
-  // weight_gradient += xᵀ dy in float32, inside the product. x is [M, in], dy [M, out].
+  // weight_gradient += xᵀ dy in float32, inside the GEMM; or = where it overwrites. x is [M, in], dy
+  // [M, out].
   void add_weight_gradient(const at::Tensor& weight_gradient,
                            const at::Tensor& x,
-                           const at::Tensor& dy) const;
+                           const at::Tensor& dy,
+                           bool overwrites) const;
   void add_bias_gradient(const at::Tensor& bias_gradient, const at::Tensor& dy) const;
 
   struct Normed {

@@ -29,8 +29,8 @@ struct ParameterSpec {
   // Zeros behind it in the flat buffers of weights and gradients, so that a product may take more
   // rows than there are: libraries are fast only where sizes are round.
   int64_t padding = 0;
-  // GPU: the layer that goes backward first overwrites this gradient where it is still empty (see
-  // device::GpuContext::mark_empty), so it need not be cleared.
+  // The layers that use it write a gradient that is fresh (see Gradients), so it need not be
+  // cleared.
   bool is_gradient_overwritten = false;
 
   int64_t count() const;
@@ -38,8 +38,26 @@ struct ParameterSpec {
 
 // Handed to a layer in the order of its parameters().
 using Weights = std::span<const at::Tensor>;
-// Float32; a backward adds to them.
-using Gradients = std::span<at::Tensor>;
+// Float32; a backward adds to them. What is `fresh` holds nothing yet: a layer whose parameter is
+// is_gradient_overwritten writes it, which spares clearing and reading it.
+class Gradients {
+ public:
+  Gradients() = default;
+  Gradients(std::span<at::Tensor> tensors,  // NOLINT(google-explicit-constructor)
+            std::span<const uint8_t> fresh = {})
+      : tensors_(tensors), fresh_(fresh) {}
+  Gradients(Tensors& tensors) : tensors_(tensors) {}  // NOLINT(google-explicit-constructor)
+
+  at::Tensor& operator[](size_t index) const { return tensors_[index]; }
+  size_t size() const { return tensors_.size(); }
+  bool is_fresh(size_t index) const { return index < fresh_.size() && fresh_[index] != 0; }
+  auto begin() const { return tensors_.begin(); }
+  auto end() const { return tensors_.end(); }
+
+ private:
+  std::span<at::Tensor> tensors_;
+  std::span<const uint8_t> fresh_;
+};
 
 // Where in training a call stands. Random numbers depend on this alone.
 struct Pass {

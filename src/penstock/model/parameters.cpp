@@ -10,7 +10,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
-#include "penstock/model/gpu_gradients.h"
 
 namespace penstock::model {
 
@@ -119,7 +118,12 @@ Parameters::Parameters(const Chain& chain,
       compute_type_(compute_type),
       shard_(replication.shard),
       replicas_(replication.replicas),
-      replica_(replication.replica) {
+      replica_(replication.replica),
+      inventory_(take_inventory(chain,
+                                part,
+                                compute_type == at::kFloat,
+                                /*keeps_shares=*/!device.is_gpu(),
+                                replication)) {
   const c10::NoGradGuard no_grad;
   place(chain.parameters(part));
   if (replicas_ > 1) {
@@ -127,38 +131,37 @@ Parameters::Parameters(const Chain& chain,
     for (const int64_t layer : part.layers) {
       require_shardable(chain.layer(layer), shard_);
     }
-    place_units(chain, part, replication);
+    place_units();
   }
   allocate();
   find_segments();
   initialise(seed);
-  std::set<std::string> seen;
   layer_weights_.resize(static_cast<size_t>(chain.size()) + 1);
   layer_gradients_.resize(layer_weights_.size());
   layer_parameters_.resize(layer_weights_.size());
   for (const int64_t layer : part.layers) {
-    collect(layer, chain.layer(layer).parameters(), seen);
+    collect(layer, chain.layer(layer).parameters());
   }
   if (part.has_loss) {
-    collect(chain.size(), chain.loss().parameters(), seen);
+    collect(chain.size(), chain.loss().parameters());
   }
 }
 
-void Parameters::collect(int64_t layer,
-                         const std::vector<ParameterSpec>& specs,
-                         std::set<std::string>& seen) {
+void Parameters::collect(int64_t layer, const std::vector<ParameterSpec>& specs) {
   for (const ParameterSpec& spec : specs) {
     const size_t index = index_.at(spec.name);
     const Parameter& parameter = all_[index];
     at::Tensor gradient = parameter.gradient;
-    if (!seen.insert(spec.name).second && !device_.is_gpu()) {
-      at::Tensor whole = gradient;
-      if (has_own_gradients()) {  // alone in its unit
-        const PlacedUnit& unit = units_[homes_[index].unit];
-        whole = own_piece(own_gradients_, unit, 0);
+    const size_t unit = homes_[index].unit;
+    for (const auto& [user, elements] : inventory_.units[unit].shares) {
+      if (user == layer) {
+        // Sharded, it is alone in its unit.
+        const at::Tensor whole =
+            has_own_gradients() ? own_slice(own_gradients_, unit, 0) : gradient;
+        PENSTOCK_CHECK(whole.numel() == elements, "a share of ", elements, " elements");
+        shares_.push_back({whole, at::zeros_like(whole), layer, index});
+        gradient = has_own_gradients() ? at::Tensor() : shares_.back().own;
       }
-      shares_.push_back({whole, at::zeros_like(whole), layer, index});
-      gradient = has_own_gradients() ? at::Tensor() : shares_.back().own;
     }
     const size_t at = static_cast<size_t>(layer);
     layer_weights_[at].push_back(spec.is_always_float32 ? parameter.weight : parameter.compute);
@@ -167,11 +170,7 @@ void Parameters::collect(int64_t layer,
   }
 }
 
-Parameters::~Parameters() {
-  if (device_.is_gpu()) {
-    forget_gpu_gradients(*this);
-  }
-}
+Parameters::~Parameters() = default;
 
 int64_t Parameters::flat_elements(const std::vector<ParameterSpec>& specs) {
   int64_t total = 0;
@@ -188,73 +187,66 @@ void Parameters::place(const std::vector<ParameterSpec>& specs) {
     count_ += spec.count();
     elements_ += round_up(spec.count() + spec.padding);
   }
+  homes_.resize(all_.size());
+  for (size_t unit = 0; unit < inventory_.units.size(); ++unit) {
+    for (const plan::ParameterSize& parameter : inventory_.sizes[unit].parameters) {
+      if (const auto found = index_.find(parameter.name); found != index_.end()) {
+        homes_[found->second].unit = unit;
+      }
+    }
+  }
 }
 
 // Moves the parameters to where their units are.
-void Parameters::place_units(const Chain& chain, const Part& part, const Replication& replication) {
-  homes_.resize(all_.size());
+void Parameters::place_units() {
   int64_t first = 0;
   int64_t own_first = 0;
-  for (const UnitSpec& spec : replication.units) {
+  for (size_t number = 0; number < inventory_.units.size(); ++number) {
     PlacedUnit& unit = units_.emplace_back();
-    unit.is_here = std::any_of(spec.layers.begin(), spec.layers.end(), [&](int64_t layer) {
-      return layer == chain.size()
-                 ? part.has_loss
-                 : std::find(part.layers.begin(), part.layers.end(), layer) != part.layers.end();
-    });
-    if (!unit.is_here) {
-      continue;
-    }
-    unit.layout = lay_out(spec, compute_type_ == at::kFloat, replicas_);
+    const plan::UnitStock& here = inventory_.units[number];
     unit.first = first;
     unit.own_first = own_first;
-    first += unit.layout.elements;
-    own_first += unit.layout.piece_count(replica_);
-    for (size_t i = 0; i < spec.parameters.size(); ++i) {
-      const size_t index = index_.at(spec.parameters[i].name);
-      const int64_t offset = unit.layout.offsets[i];
+    first += here.layout.elements;
+    own_first += here.is_here ? here.layout.slice_count(replica_) : 0;
+    const std::vector<plan::ParameterSize>& parameters = inventory_.sizes[number].parameters;
+    for (size_t i = 0; here.is_here && i < parameters.size(); ++i) {
+      const size_t index = index_.at(parameters[i].name);
+      const int64_t offset = here.layout.offsets[i];
       size_t range = 0;
-      while (offset >= unit.layout.ranges[range].first + unit.layout.ranges[range].count) {
+      while (offset >= here.layout.ranges[range].first + here.layout.ranges[range].count) {
         ++range;
       }
       all_[index].offset = unit.first + offset;
-      homes_[index] = {units_.size() - 1, range, offset - unit.layout.ranges[range].first};
+      homes_[index] = {number, range, offset - here.layout.ranges[range].first};
     }
   }
   PENSTOCK_CHECK(first == elements_, "units of ", first, " elements of ", elements_);
-  state_elements_ = own_first;
 }
 
 void Parameters::allocate() {
   using program::Shard;
   const at::TensorOptions options = at::TensorOptions(device_.where).dtype(at::kFloat);
   const bool is_float32 = compute_type_ == at::kFloat;
-  const bool has_whole_weights =
-      shard_ == Shard::None || (is_float32 && shard_ != Shard::Parameters);
-  if (has_whole_weights) {
-    weights_ = at::zeros({elements_}, options);
-  } else {
-    own_weights_ = at::zeros({state_elements_}, options);
-  }
-  if (shard_ == Shard::None || shard_ == Shard::Optimizer) {
-    gradients_ = at::zeros({elements_}, options);
-  } else {
-    own_gradients_ = at::zeros({state_elements_}, options);
-  }
+  const plan::UnitStock stock = inventory_.total();
+  state_elements_ = stock.state;
+  const plan::RankPlace& place = inventory_.place;
+  (place.has_whole_weights() ? weights_ : own_weights_) = at::zeros({stock.weights}, options);
+  (place.has_whole_gradients() ? gradients_ : own_gradients_) =
+      at::zeros({stock.gradients}, options);
   if (is_float32) {
     compute_ = weights_;
-  } else if (shard_ != Shard::Parameters) {
-    compute_ = at::zeros({elements_}, options.dtype(compute_type_));
+  } else if (stock.compute > 0) {
+    compute_ = at::zeros({stock.compute}, options.dtype(compute_type_));
   }
   if (!is_float32 && (shard_ == Shard::Optimizer || shard_ == Shard::Gradients)) {
     int64_t float32 = 0;
-    for (PlacedUnit& unit : units_) {
-      for (const UnitRange& range : unit.layout.ranges) {
-        unit.float32_first.push_back(float32);
+    for (size_t unit = 0; unit < units_.size(); ++unit) {
+      for (const plan::UnitRange& range : inventory_.units[unit].layout.ranges) {
+        units_[unit].float32_first.push_back(float32);
         float32 += range.is_float32 ? range.count : 0;
       }
     }
-    float32_ = at::zeros({float32}, options);
+    float32_ = at::zeros({stock.whole_float32}, options);
   }
   for (size_t i = 0; i < all_.size(); ++i) {
     Parameter& parameter = all_[i];
@@ -275,7 +267,6 @@ void Parameters::allocate() {
 
 void Parameters::find_segments() {
   if (shard_ == program::Shard::None) {
-    state_elements_ = elements_;
     for (size_t i = 0; i < all_.size(); ++i) {
       segments_.push_back({i, 0, all_[i].spec.count(), all_[i].offset});
     }
@@ -283,18 +274,18 @@ void Parameters::find_segments() {
   }
   for (size_t i = 0; i < all_.size(); ++i) {
     const Home& home = homes_[i];
-    const PlacedUnit& unit = units_[home.unit];
-    int64_t own = unit.own_first;
+    const plan::UnitLayout& layout = inventory_.units[home.unit].layout;
+    int64_t own = units_[home.unit].own_first;
     for (size_t range = 0; range < home.range; ++range) {
-      own += unit.layout.ranges[range].piece_count(replica_);
+      own += layout.ranges[range].slice_count(replica_);
     }
-    const UnitRange& range = unit.layout.ranges[home.range];
-    const int64_t piece = range.piece_first(replica_);
-    const int64_t begin = std::max(piece, home.offset);
+    const plan::UnitRange& range = layout.ranges[home.range];
+    const int64_t slice = range.slice_first(replica_);
+    const int64_t begin = std::max(slice, home.offset);
     const int64_t end =
-        std::min(piece + range.piece_count(replica_), home.offset + all_[i].spec.count());
+        std::min(slice + range.slice_count(replica_), home.offset + all_[i].spec.count());
     if (begin < end) {
-      segments_.push_back({i, begin - home.offset, end - begin, own + begin - piece});
+      segments_.push_back({i, begin - home.offset, end - begin, own + begin - slice});
     }
   }
 }
@@ -331,23 +322,22 @@ at::Tensor Parameters::own_gradients(const Segment& segment) const {
              : gradients_.narrow(0, parameter.offset + segment.first, segment.count);
 }
 
-at::Tensor Parameters::own_piece(const at::Tensor& own,
-                                 const PlacedUnit& unit,
-                                 size_t range) const {
-  int64_t first = unit.own_first;
+at::Tensor Parameters::own_slice(const at::Tensor& own, size_t unit, size_t range) const {
+  const std::vector<plan::UnitRange>& ranges = inventory_.units[unit].layout.ranges;
+  int64_t first = units_[unit].own_first;
   for (size_t before = 0; before < range; ++before) {
-    first += unit.layout.ranges[before].piece_count(replica_);
+    first += ranges[before].slice_count(replica_);
   }
-  return own.narrow(0, first, unit.layout.ranges[range].piece_count(replica_));
+  return own.narrow(0, first, ranges[range].slice_count(replica_));
 }
 
-// A range of a unit as layers see it, where it is resident.
-at::Tensor Parameters::range_view(const PlacedUnit& unit, size_t range) const {
-  const UnitRange& part = unit.layout.ranges[range];
+// A range of a unit as layers see it, where it is whole from step to step.
+at::Tensor Parameters::range_view(size_t unit, size_t range) const {
+  const plan::UnitRange& part = inventory_.units[unit].layout.ranges[range];
   if (part.is_float32) {
-    return float32_.narrow(0, unit.float32_first[range], part.count);
+    return float32_.narrow(0, units_[unit].float32_first[range], part.count);
   }
-  return compute_.narrow(0, unit.first + part.first, part.count);
+  return compute_.narrow(0, units_[unit].first + part.first, part.count);
 }
 
 std::vector<int64_t> Parameters::units_of(int64_t layer) const {
@@ -360,10 +350,11 @@ std::vector<int64_t> Parameters::units_of(int64_t layer) const {
 
 Tensors Parameters::unit_weights(int64_t number) const {
   const c10::NoGradGuard no_grad;
-  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
+  const auto unit = static_cast<size_t>(number);
+  const plan::UnitLayout& layout = inventory_.units[unit].layout;
   Tensors ranges;
-  for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
-    const UnitRange& range = unit.layout.ranges[i];
+  for (size_t i = 0; i < layout.ranges.size(); ++i) {
+    const plan::UnitRange& range = layout.ranges[i];
     if (shard_ != program::Shard::Parameters) {
       ranges.push_back(range_view(unit, i));
       continue;
@@ -372,8 +363,8 @@ Tensors Parameters::unit_weights(int64_t number) const {
     ranges.push_back(
         at::empty({range.count}, options.dtype(range.is_float32 ? at::kFloat : compute_type_)));
     ranges.back()
-        .narrow(0, range.piece_first(replica_), range.piece_count(replica_))
-        .copy_(own_piece(own_weights_, unit, i));
+        .narrow(0, range.slice_first(replica_), range.slice_count(replica_))
+        .copy_(own_slice(own_weights_, unit, i));
   }
   return ranges;
 }
@@ -393,16 +384,9 @@ Tensors Parameters::weights_in_units(int64_t layer,
   return weights;
 }
 
-at::Tensor Parameters::unit_gradients(int64_t number) {
-  const c10::NoGradGuard no_grad;
-  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
-  for (Share& share : shares_) {
-    if (homes_[share.parameter].unit == static_cast<size_t>(number)) {
-      share.whole.add_(share.own);
-      share.own.zero_();
-    }
-  }
-  return gradients_.narrow(0, unit.first, unit.layout.elements);
+at::Tensor Parameters::unit_gradients(int64_t number) const {
+  return gradients_.narrow(
+      0, units_[static_cast<size_t>(number)].first, unit_layout(number).elements);
 }
 
 at::Tensor Parameters::make_bucket(int64_t unit) const {
@@ -424,12 +408,12 @@ Tensors Parameters::gradients_in_buckets(
   return gradients;
 }
 
-void Parameters::add_pieces(int64_t number, int64_t layer, const at::Tensor& bucket) {
+void Parameters::add_slices(int64_t number, int64_t layer, const at::Tensor& bucket, bool sets) {
   const c10::NoGradGuard no_grad;
-  const PlacedUnit& unit = units_[static_cast<size_t>(number)];
-  for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
-    const UnitRange& range = unit.layout.ranges[i];
-    at::Tensor target = own_piece(own_gradients_, unit, i);
+  const std::vector<plan::UnitRange>& ranges = unit_layout(number).ranges;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const plan::UnitRange& range = ranges[i];
+    at::Tensor target = own_slice(own_gradients_, static_cast<size_t>(number), i);
     for (const Share& share : shares_) {
       if (share.layer == layer && homes_[share.parameter].unit == static_cast<size_t>(number)) {
         target = share.own;
@@ -438,8 +422,12 @@ void Parameters::add_pieces(int64_t number, int64_t layer, const at::Tensor& buc
     // Beside the rank's own work: a plain loop, not threads that would take its cores.
     float* const sums = target.data_ptr<float>();
     const float* const added =
-        bucket.const_data_ptr<float>() + range.first + range.piece_first(replica_);
-    const int64_t count = range.piece_count(replica_);
+        bucket.const_data_ptr<float>() + range.first + range.slice_first(replica_);
+    const int64_t count = range.slice_count(replica_);
+    if (sets) {
+      std::copy_n(added, count, sums);
+      continue;
+    }
     for (int64_t element = 0; element < count; ++element) {
       sums[element] += added[element];
     }
@@ -505,20 +493,84 @@ Tensors Parameters::weights_in(const Tensors& copy, int64_t layer) const {
 
 void Parameters::zero_gradients() {
   const c10::NoGradGuard no_grad;
-  if (device_.is_gpu()) {
-    empty_gpu_gradients(*this);
-  } else {
-    (has_own_gradients() ? own_gradients_ : gradients_).zero_();
-    for (Share& share : shares_) {
-      share.own.zero_();
+  (has_own_gradients() ? own_gradients_ : gradients_).zero_();
+  for (Share& share : shares_) {
+    share.own.zero_();
+  }
+}
+
+std::vector<uint8_t> Parameters::begin_gradients(int64_t layer, const std::vector<int32_t>& units) {
+  const c10::NoGradGuard no_grad;
+  const std::vector<size_t>& indices = layer_parameters_[static_cast<size_t>(layer)];
+  std::vector<uint8_t> fresh(indices.size(), 0);
+  // Neighbours in the flat buffer are zeroed together.
+  int64_t first = 0, end = 0;
+  const auto zero = [&] {
+    if (end > first) {
+      gradients_.narrow(0, first, end - first).zero_();
+    }
+    first = end = 0;
+  };
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const auto unit = static_cast<int32_t>(homes_[indices[i]].unit);
+    if (!units.empty() && std::find(units.begin(), units.end(), unit) == units.end()) {
+      continue;
+    }
+    const Parameter& parameter = all_[indices[i]];
+    at::Tensor& gradient = layer_gradients_[static_cast<size_t>(layer)][i];
+    if (parameter.spec.is_gradient_overwritten) {
+      fresh[i] = 1;
+    } else if (!gradient.is_same(parameter.gradient)) {
+      gradient.zero_();  // a share
+    } else {
+      if (parameter.offset != end) {
+        zero();
+        first = parameter.offset;
+      }
+      end = parameter.offset + round_up(parameter.spec.count() + parameter.spec.padding);
+    }
+  }
+  zero();
+  return fresh;
+}
+
+std::vector<uint8_t> Parameters::overwritten_gradients(int64_t layer) const {
+  std::vector<uint8_t> fresh;
+  for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
+    fresh.push_back(all_[index].spec.is_gradient_overwritten ? 1 : 0);
+  }
+  return fresh;
+}
+
+Tensors Parameters::shared_gradients(int64_t unit, bool is_whole) const {
+  Tensors gradients;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (homes_[i].unit != static_cast<size_t>(unit)) {
+      continue;
+    }
+    if (is_whole) {
+      gradients.push_back(all_[i].gradient.view({-1}));
+      continue;
+    }
+    for (const Segment& segment : segments_) {
+      if (segment.parameter == i) {
+        gradients.push_back(own_gradients(segment));
+      }
+    }
+  }
+  return gradients;
+}
+
+void Parameters::add_share(int64_t unit, int64_t layer) {
+  const c10::NoGradGuard no_grad;
+  for (Share& share : shares_) {
+    if (share.layer == layer && homes_[share.parameter].unit == static_cast<size_t>(unit)) {
+      share.whole.add_(share.own);
     }
   }
 }
 
-void Parameters::complete_gradients() {
-  if (device_.is_gpu()) {
-    complete_gpu_gradients(*this);
-  }
+void Parameters::add_shares() {
   const c10::NoGradGuard no_grad;
   for (Share& share : shares_) {
     share.whole.add_(share.own);
@@ -545,12 +597,12 @@ void Parameters::refresh_compute() {
   if (shard_ == program::Shard::Parameters) {
     return;  // layers see what is gathered
   }
-  for (const PlacedUnit& unit : units_) {
-    for (size_t i = 0; i < unit.layout.ranges.size(); ++i) {
-      const UnitRange& range = unit.layout.ranges[i];
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    const std::vector<plan::UnitRange>& ranges = inventory_.units[unit].layout.ranges;
+    for (size_t i = 0; i < ranges.size(); ++i) {
       range_view(unit, i)
-          .narrow(0, range.piece_first(replica_), range.piece_count(replica_))
-          .copy_(own_piece(own_weights_, unit, i));
+          .narrow(0, ranges[i].slice_first(replica_), ranges[i].slice_count(replica_))
+          .copy_(own_slice(own_weights_, unit, i));
     }
   }
 }

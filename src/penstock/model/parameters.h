@@ -81,7 +81,13 @@ class Parameters {
 
   // For layer i of the chain; i == chain.size() is the loss. Empty for layers of other ranks.
   Weights weights_of(int64_t layer) const { return layer_weights_[static_cast<size_t>(layer)]; }
-  Gradients gradients_of(int64_t layer) { return layer_gradients_[static_cast<size_t>(layer)]; }
+  Gradients gradients_of(int64_t layer, std::span<const uint8_t> fresh = {}) {
+    return {layer_gradients_[static_cast<size_t>(layer)], fresh};
+  }
+
+  // Of a unit that several stages have: the rank's gradients, flat, without padding; all of them, or
+  // those of its segments.
+  Tensors shared_gradients(int64_t unit, bool is_whole) const;
 
   // What layers see of the weights, copied, so that they can be worked with when the weights have
   // moved on; and the bytes of a copy.
@@ -91,12 +97,11 @@ class Parameters {
   Tensors weights_in(const Tensors& copy, int64_t layer) const;
 
   // Units are numbered as in Replication; has_unit: whether layers of this rank use it.
-  int64_t num_units() const { return static_cast<int64_t>(units_.size()); }
-  bool has_unit(int64_t unit) const { return units_[static_cast<size_t>(unit)].is_here; }
+  const plan::Inventory& inventory() const { return inventory_; }
+  int64_t num_units() const { return static_cast<int64_t>(inventory_.units.size()); }
+  bool has_unit(int64_t unit) const { return stock(unit).is_here; }
   std::vector<int64_t> units_of(int64_t layer) const;  // that it uses
-  const UnitLayout& unit_layout(int64_t unit) const {
-    return units_[static_cast<size_t>(unit)].layout;
-  }
+  const plan::UnitLayout& unit_layout(int64_t unit) const { return stock(unit).layout; }
   // Weights sharded: room for a whole unit as layers see it, a tensor for each of its ranges, with
   // this rank's pieces filled in; the others' are to come from them. Else the unit where it lies.
   Tensors unit_weights(int64_t unit) const;
@@ -104,22 +109,27 @@ class Parameters {
   Tensors weights_in_units(int64_t layer,
                            const std::function<const Tensors*(int64_t unit)>& find) const;
 
-  // The gradients of a unit, whole, where they are not sharded; those of parameters that several
-  // layers share are complete afterwards.
-  at::Tensor unit_gradients(int64_t unit);
+  // The gradients of a unit, whole, where they are not sharded.
+  at::Tensor unit_gradients(int64_t unit) const;
   // Where they are sharded, a backward adds to buckets: one for each unit of its layer, flat, zero
   // at first. Views of them as the layer wants them.
   at::Tensor make_bucket(int64_t unit) const;
   Tensors gradients_in_buckets(int64_t layer,
                                const std::function<const at::Tensor&(int64_t unit)>& find) const;
-  // Adds this rank's pieces of a bucket that a backward of `layer` has filled to its gradients.
-  void add_pieces(int64_t unit, int64_t layer, const at::Tensor& bucket);
+  // Adds this rank's slices of a bucket that a backward of `layer` has filled to its gradients, or
+  // sets them.
+  void add_slices(int64_t unit, int64_t layer, const at::Tensor& bucket, bool sets);
 
-  // On a GPU those that a product will overwrite are only marked as empty.
   void zero_gradients();
-  // To be called before gradients are read as a whole. Zeros those that nobody has written since,
-  // and adds up the shares of those that several layers have part in.
-  void complete_gradients();
+  // Before the first work of an update at a layer, of its parameters in these units (all, where none
+  // are named): those that the layer overwrites by itself are its `fresh` ones, the others are
+  // zeroed.
+  std::vector<uint8_t> begin_gradients(int64_t layer, const std::vector<int32_t>& units = {});
+  // Of a layer's parameters: whose fresh gradient it overwrites.
+  std::vector<uint8_t> overwritten_gradients(int64_t layer) const;
+  // Adds the share of the unit's gradient that `layer` has added to.
+  void add_share(int64_t unit, int64_t layer);
+  void add_shares();  // all of them
   // The buffers that layers add to, where they are whole: those of shared parameters apart.
   Tensors gradient_buffers() const;
   // Brings what layers see of this rank's segments up to date; to be called whenever weights have
@@ -127,9 +137,8 @@ class Parameters {
   void refresh_compute();
 
  private:
+  // Where a unit lies in the flat buffers; only where there are replicas.
   struct PlacedUnit {
-    bool is_here = false;
-    UnitLayout layout;
     int64_t first = 0;                   // element of the flat order
     int64_t own_first = 0;               // of this rank's pieces, one after the other
     std::vector<int64_t> float32_first;  // of a range that stays float32: into float32_
@@ -142,16 +151,19 @@ class Parameters {
   };
 
   void place(const std::vector<ParameterSpec>& specs);
-  void place_units(const Chain& chain, const Part& part, const Replication& replication);
+  void place_units();
+  const plan::UnitStock& stock(int64_t unit) const {
+    return inventory_.units[static_cast<size_t>(unit)];
+  }
   void allocate();
   void find_segments();
   void initialise(uint64_t seed);
   // Buffers of their own hold the pieces of what is sharded.
   bool has_own_weights() const { return own_weights_.defined(); }
   bool has_own_gradients() const { return own_gradients_.defined(); }
-  at::Tensor own_piece(const at::Tensor& own, const PlacedUnit& unit, size_t range) const;
-  at::Tensor range_view(const PlacedUnit& unit, size_t range) const;
-  void collect(int64_t layer, const std::vector<ParameterSpec>& specs, std::set<std::string>& seen);
+  at::Tensor own_slice(const at::Tensor& own, size_t unit, size_t range) const;
+  at::Tensor range_view(size_t unit, size_t range) const;
+  void collect(int64_t layer, const std::vector<ParameterSpec>& specs);
 
   device::Device device_;
   at::ScalarType compute_type_;
@@ -162,8 +174,9 @@ class Parameters {
   program::Shard shard_ = program::Shard::None;
   int32_t replicas_ = 1;
   int32_t replica_ = 0;
-  std::vector<PlacedUnit> units_;  // of the chain; none where there is one replica
-  std::vector<Home> homes_;        // of all_, likewise
+  plan::Inventory inventory_;
+  std::vector<PlacedUnit> units_;  // of the inventory; none where there is one replica
+  std::vector<Home> homes_;        // of all_; without replicas the unit alone is right
   std::vector<Segment> segments_;
   int64_t state_elements_ = 0;
   at::Tensor weights_, gradients_, compute_;

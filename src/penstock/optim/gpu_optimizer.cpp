@@ -64,23 +64,36 @@ class GpuOptimizer : public Optimizer {
     throw InternalError("Optimizer::step on a GPU; use update");
   }
 
-  void update(model::Parameters& parameters, const UpdateSettings& settings) override {
-    parameters.complete_gradients();
+  void take_squares(model::Parameters& parameters,
+                    const UpdateSettings& settings,
+                    bool for_others) override {
+    settings_ = settings;
     const gpu::Stream stream = context_->compute();
-    if (settings.gather) {
-      decide_with_others(parameters, settings, stream);
-    } else {
-      gpu::gradient_norm({.gradients = parameters.flat_gradients().const_data_ptr<float>(),
-                          .count = parameters.flat_gradients().numel(),
-                          .clip = static_cast<float>(settings.clip),
-                          .inverse_loss_scale = 1 / settings.loss_scale,
-                          .workspace = norm_workspace_.data_ptr<double>(),
-                          .state = pointer<gpu::GradientState>(device_state_)},
-                         stream);
+    if (for_others) {
+      squares_ = squares_of_parameters(parameters, stream);
+      return;
     }
+    // The norm and what follows from it are decided on the device, in one pass.
+    gpu::gradient_norm({.gradients = parameters.flat_gradients().const_data_ptr<float>(),
+                        .count = parameters.flat_gradients().numel(),
+                        .clip = static_cast<float>(settings.clip),
+                        .inverse_loss_scale = 1 / settings.loss_scale,
+                        .workspace = norm_workspace_.data_ptr<double>(),
+                        .state = pointer<gpu::GradientState>(device_state_)},
+                       stream);
+  }
+
+  void decide(const Squares* all) override {
+    if (all != nullptr) {
+      decide_on_host(norm_of(*all));
+    }
+  }
+
+  void move(model::Parameters& parameters) override {
+    const gpu::Stream stream = context_->compute();
     ++steps_done_;
     is_pending_ = true;
-    apply(parameters, settings.rate, stream);
+    apply(parameters, settings_.rate, stream);
     PENSTOCK_CUDA(cudaMemcpyAsync(host_state_.data_ptr(),
                                   device_state_.data_ptr(),
                                   sizeof(gpu::GradientState),
@@ -129,15 +142,12 @@ class GpuOptimizer : public Optimizer {
   at::Tensor device_pieces_, device_groups_;
 
  private:
-  // Several ranks share the model, so the host must hear the squares of all: whether the step is
-  // taken is then decided there, alike at every rank.
-  void decide_with_others(const model::Parameters& parameters,
-                          const UpdateSettings& settings,
-                          gpu::Stream stream) {
-    const double norm = norm_of(settings.gather(own_squares(parameters, stream)));
-    const double true_norm = norm / settings.loss_scale;
+  // Several ranks share the model, so the host has heard the squares of all: whether the step is
+  // taken is decided there, alike at every rank.
+  void decide_on_host(double norm) {
+    const double true_norm = norm / settings_.loss_scale;
     const bool is_finite = std::isfinite(true_norm);
-    const double scale = clip_scale(true_norm, settings.clip) / settings.loss_scale;
+    const double scale = clip_scale(true_norm, settings_.clip) / settings_.loss_scale;
     *pointer<gpu::GradientState>(host_state_) = {
         .norm = true_norm,
         .scale = is_finite ? static_cast<float>(scale) : 0.0f,
@@ -146,11 +156,11 @@ class GpuOptimizer : public Optimizer {
                                   host_state_.data_ptr(),
                                   sizeof(gpu::GradientState),
                                   cudaMemcpyHostToDevice,
-                                  stream));
+                                  context_->compute()));
   }
 
   // Of each parameter, as the norm of its gradient. Waits for the device.
-  Squares own_squares(const model::Parameters& parameters, gpu::Stream stream) {
+  Squares squares_of_parameters(const model::Parameters& parameters, gpu::Stream stream) {
     const int64_t bytes = group_count_ * static_cast<int64_t>(sizeof(gpu::GradientState));
     if (!host_norms_.defined()) {
       norms_of_parameters_ = at::empty({bytes}, device_state_.options());
@@ -186,15 +196,11 @@ class GpuOptimizer : public Optimizer {
   bool is_pending_ = false;
 };
 
-StateBuffer zeros_like(const char* name, const model::Parameters& parameters) {
-  return {name, at::zeros_like(parameters.flat_weights())};
-}
-
 class GpuAdamW final : public GpuOptimizer {
  public:
   GpuAdamW(const config::TrainOptions& train, const model::Parameters& parameters)
       : GpuOptimizer(train, parameters) {
-    state_ = {zeros_like("exp_avg", parameters), zeros_like("exp_avg_sq", parameters)};
+    state_ = make_state(train, parameters);
   }
 
  private:
@@ -211,9 +217,7 @@ class GpuSgd final : public GpuOptimizer {
  public:
   GpuSgd(const config::TrainOptions& train, const model::Parameters& parameters)
       : GpuOptimizer(train, parameters) {
-    if (train.momentum > 0) {
-      state_ = {zeros_like("momentum_buffer", parameters)};
-    }
+    state_ = make_state(train, parameters);
   }
 
  private:
@@ -234,7 +238,7 @@ class GpuLamb final : public GpuOptimizer {
  public:
   GpuLamb(const config::TrainOptions& train, const model::Parameters& parameters)
       : GpuOptimizer(train, parameters) {
-    state_ = {zeros_like("exp_avg", parameters), zeros_like("exp_avg_sq", parameters)};
+    state_ = make_state(train, parameters);
     const int64_t count = static_cast<int64_t>(pieces_.size());
     const at::TensorOptions options(parameters.device().where);
     norms_ =

@@ -2,17 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "penstock/config/recipe.h"
+#include "penstock/run/stepper.h"
 
 namespace penstock::optim {
 
-struct Rate {
-  double lr = 0;
-  std::optional<double>
-      momentum;  // where the schedule also moves momentum (sgd) or beta1 (adamw, lamb)
-};
+using run::Rate;
 
 // Every schedule first rises over train.warmup steps, reaching train.lr on the last of them. The
 // lowest rate, train.lr * train.final_lr, is reached on the last step. "onecycle" without a warm-up

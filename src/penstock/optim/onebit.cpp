@@ -11,8 +11,8 @@
 #include "penstock/comm/group.h"
 #include "penstock/kernels/onebit.h"
 #include "penstock/optim/gpu_optimizer.h"
-#include "penstock/optim/onebit_bytes.h"
 #include "penstock/optim/onebit_steps.h"
+#include "penstock/optim/optimizer_size.h"
 
 namespace penstock::optim {
 
@@ -76,14 +76,10 @@ OneBit::OneBit(const config::TrainOptions& train, const model::Parameters& param
       num_replicas_(parameters.replicas()),
       elements_(parameters.flat_gradients().numel()),
       blocks_(blocks_of(parameters)) {
-  const auto zeros = [](int64_t elements) { return at::zeros({elements}, at::kFloat); };
-  const int64_t own_blocks = server_blocks(blocks_.size(), num_replicas_);
-  state_ = {{.name = "exp_avg", .flat = zeros(elements_), .is_whole = true},
-            {.name = "exp_avg_sq", .flat = zeros(parameters.state_elements())},
-            {.name = "worker_error", .flat = zeros(elements_), .is_per_replica = true},
-            {.name = "server_error",
-             .flat = zeros(own_blocks * kernels::kSignBlock),
-             .stretches = server_stretches(parameters, blocks_)}};
+  state_ = make_state(train, parameters);
+  state_[kMean].is_whole = true;
+  state_[kWorkerError].is_per_replica = true;
+  state_[kServerError].stretches = server_stretches(parameters, blocks_);
   alive_ = at::zeros({kernels::bit_bytes(elements_)}, at::kByte);
   staging_ = at::zeros({onebit_staging_bytes(num_replicas_)}, at::kByte);
 }
@@ -91,7 +87,7 @@ OneBit::OneBit(const config::TrainOptions& train, const model::Parameters& param
 size_t OneBit::num_pieces(const model::Parameters& parameters) {
   size_t pieces = 0;
   for (const model::Segment& segment : parameters.segments()) {
-    pieces += static_cast<size_t>((segment.count + model::kPieceGrain - 1) / model::kPieceGrain);
+    pieces += static_cast<size_t>((segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain);
   }
   return pieces;
 }
@@ -134,9 +130,7 @@ void OneBit::average(model::Parameters& parameters, float* values) {
     comm::CompressedReduce::average_alone(blocks_, vector);
     return;
   }
-  const int64_t before = reduce().sent_bytes();
   reduce().average(blocks_, vector, [] { return std::string("signs of the update"); });
-  sent_bytes_ += reduce().sent_bytes() - before;
 }
 
 void OneBit::find_alive(const model::Parameters& parameters) {
@@ -148,9 +142,7 @@ void OneBit::find_alive(const model::Parameters& parameters) {
                         parameters.all()[segment.parameter].offset + segment.first);
   }
   if (parameters.shard() != program::Shard::None) {
-    const int64_t before = reduce().sent_bytes();
     reduce().join(bytes_of(alive_), [] { return std::string("which elements have a variance"); });
-    sent_bytes_ += reduce().sent_bytes() - before;
   }
 }
 
@@ -172,9 +164,7 @@ void OneBit::complete_momentum(model::Parameters& parameters) {
     std::fill(flat(kMean) + end, flat(kMean) + stretch.first, 0.0f);
     end = stretch.first + stretch.count;
   }
-  const int64_t before = reduce().sent_bytes();
   reduce().join(bytes_of(state_[kMean].flat), [] { return std::string("the momentum"); });
-  sent_bytes_ += reduce().sent_bytes() - before;
 }
 
 void OneBit::forget_errors() {
@@ -187,7 +177,6 @@ std::vector<double> OneBit::gather(const std::vector<double>& own) {
     return own;
   }
   reduce();  // says if the replicas are not known
-  sent_bytes_ += static_cast<int64_t>(own.size() * sizeof(double)) * (num_replicas_ - 1);
   return replicas_->all_gather(own, [] { return std::string("norms of the replicas"); });
 }
 
@@ -197,7 +186,7 @@ namespace {
 constexpr int64_t kMostSketches = 64;
 
 int64_t num_pieces_of(int64_t count) {
-  return (count + model::kPieceGrain - 1) / model::kPieceGrain;
+  return (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
 }
 
 }  // namespace
@@ -215,12 +204,12 @@ Squares OneBit::estimate_squares(const model::Parameters& parameters) {
     std::vector<double> sums(static_cast<size_t>(pieces));
     const uint64_t seed =
         mix_bits(static_cast<uint64_t>(steps_done_)) ^ hash_name(parameter.spec.name);
-    at::parallel_for(0, pieces, kGrain / model::kPieceGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, pieces, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * model::kPieceGrain;
+        const int64_t first = piece * plan::kSliceGrain;
         sums[static_cast<size_t>(piece)] =
             kernels::sum_with_signs(gradients + parameter.offset + first,
-                                    std::min(model::kPieceGrain, count - first),
+                                    std::min(plan::kSliceGrain, count - first),
                                     mix_bits(seed ^ mix_bits(static_cast<uint64_t>(piece))));
       }
     });
@@ -245,20 +234,17 @@ Squares OneBit::estimate_squares(const model::Parameters& parameters) {
   return squares;
 }
 
-void OneBit::update(model::Parameters& parameters, const UpdateSettings& settings) {
-  sent_bytes_ = 0;
+void OneBit::take_squares(model::Parameters& parameters, const UpdateSettings& settings, bool) {
+  settings_ = settings;
   const bool is_estimate = num_replicas_ > 1 && !wants_reduced_gradients();
   squares_ = is_estimate ? estimate_squares(parameters) : gradient_squares(parameters);
   // Where the state is sharded, what replicas have of a parameter is added up: one has all of it.
-  const bool counts_elsewhere =
+  counts_elsewhere_ =
       is_estimate && parameters.shard() != program::Shard::None && parameters.replica() != 0;
-  const Squares own = counts_elsewhere ? Squares(squares_.size()) : squares_;
-  const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
-  updated_ = {norm, std::isfinite(norm)};
-  if (updated_.was_applied) {
-    step(parameters, settings.rate, clip_scale(norm, settings.clip) / settings.loss_scale);
-    parameters.refresh_compute();
-  }
+}
+
+Squares OneBit::own_squares() {
+  return counts_elsewhere_ ? Squares(squares_.size()) : squares_;
 }
 
 void OneBit::move_as_adamw(model::Parameters& parameters,

@@ -18,9 +18,10 @@ namespace penstock::optim {
 
 class OneBit : public Optimizer {
  public:
-  void update(model::Parameters& parameters, const UpdateSettings& settings) final;
-  Updated updated() final { return updated_; }
-  int64_t last_sent_bytes() const final { return sent_bytes_; }
+  void take_squares(model::Parameters& parameters,
+                    const UpdateSettings& settings,
+                    bool for_others) final;
+  Squares own_squares() final;
 
  protected:
   OneBit(const config::TrainOptions& train, const model::Parameters& parameters);
@@ -102,9 +103,7 @@ class OneBit : public Optimizer {
   at::Tensor alive_;          // a bit for each element
   int64_t alive_since_ = -1;  // steps_done_ that they are right for
   std::unique_ptr<comm::CompressedReduce> reduce_;
-  int64_t sent_bytes_ = 0;
-  Updated updated_;
-  Squares squares_;
+  bool counts_elsewhere_ = false;  // another replica gives the squares of these gradients
 };
 
 std::unique_ptr<Optimizer> make_onebit_adam(const config::TrainOptions& train,
@@ -145,13 +144,13 @@ void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {
     const float* gradients = parameters.own_gradients(segment).const_data_ptr<float>();
     float* mean = flat(kMean) + parameter.offset + segment.first;
     float* mean_square = flat(kMeanSquare) + segment.offset;
-    const int64_t pieces = (segment.count + model::kPieceGrain - 1) / model::kPieceGrain;
-    at::parallel_for(0, pieces, kGrain / model::kPieceGrain, [&](int64_t begin, int64_t end) {
+    const int64_t pieces = (segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain;
+    at::parallel_for(0, pieces, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * model::kPieceGrain;
+        const int64_t first = piece * plan::kSliceGrain;
         use(Piece{.parameter = segment.parameter,
                   .has_weight_decay = parameter.spec.has_weight_decay,
-                  .count = std::min(model::kPieceGrain, segment.count - first),
+                  .count = std::min(plan::kSliceGrain, segment.count - first),
                   .weights = weights + first,
                   .gradients = gradients + first,
                   .mean = mean + first,

@@ -22,10 +22,8 @@ class OneBitLamb final : public FreezingOneBit {
  public:
   OneBitLamb(const config::TrainOptions& train, const model::Parameters& parameters)
       : FreezingOneBit(train, parameters) {
-    for (const char* name : {"update_norm", "frozen_square", "gradient_square"}) {
-      const auto count = static_cast<int64_t>(parameters.all().size());
-      state_.push_back(
-          {.name = name, .flat = at::zeros({count}, at::kFloat), .is_per_parameter = true});
+    for (size_t buffer = kNumBuffers; buffer < state_.size(); ++buffer) {
+      state_[buffer].is_per_parameter = true;
     }
   }
 
@@ -47,7 +45,7 @@ class OneBitLamb final : public FreezingOneBit {
     std::vector<kernels::LambNorms> parts(num_pieces(parameters));
     std::vector<size_t> owners(parts.size());
     for_each_piece(parameters, [&](const Piece& piece, size_t number) {
-      float direction[model::kPieceGrain];
+      float direction[plan::kSliceGrain];
       parts[number] = kernels::lamb_direction(
           {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
           piece.mean,
@@ -68,7 +66,7 @@ class OneBitLamb final : public FreezingOneBit {
       blend(flat(kUpdateNorm)[i], update, kNormDecay);
       moves.push_back({settings, trust_ratio(parameters.all()[i], norms[2 * i], update)});
     }
-    move(parameters, moves);
+    apply(parameters, moves);
   }
 
   void move_frozen(model::Parameters& parameters,
@@ -93,7 +91,7 @@ class OneBitLamb final : public FreezingOneBit {
            trust_ratio(
                parameters.all()[i], weights[i], static_cast<double>(flat(kUpdateNorm)[i]))});
     }
-    move(parameters, moves);
+    apply(parameters, moves);
   }
 
   void freeze(model::Parameters& parameters, double correction) {
@@ -131,7 +129,7 @@ class OneBitLamb final : public FreezingOneBit {
     mean = static_cast<float>(keep * static_cast<double>(mean) + (1 - keep) * value);
   }
 
-  void move(model::Parameters& parameters, const std::vector<Move>& moves) {
+  void apply(model::Parameters& parameters, const std::vector<Move>& moves) {
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       const auto& [settings, ratio] = moves[piece.parameter];
       kernels::lamb_move(piece.weights,

@@ -12,6 +12,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/gpu_optimizer.h"
 #include "penstock/optim/onebit.h"
+#include "penstock/optim/optimizer_size.h"
 
 namespace penstock::optim {
 
@@ -19,12 +20,7 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements per piece of work
 // Elements per partial sum of a norm. Ranks have whole blocks.
-constexpr int64_t kNormBlock = model::kPieceGrain;
-
-StateBuffer zeros_like_parameters(const std::string& name, const model::Parameters& parameters) {
-  const at::TensorOptions options = at::TensorOptions(parameters.device().where).dtype(at::kFloat);
-  return {name, at::zeros({parameters.state_elements()}, options)};
-}
+constexpr int64_t kNormBlock = plan::kSliceGrain;
 
 struct Range {
   size_t sum = 0;  // that it is a part of
@@ -95,8 +91,7 @@ namespace {
 class AdamW final : public Optimizer {
  public:
   AdamW(const config::TrainOptions& train, const model::Parameters& parameters) : train_(train) {
-    state_ = {zeros_like_parameters("exp_avg", parameters),
-              zeros_like_parameters("exp_avg_sq", parameters)};
+    state_ = make_state(train, parameters);
   }
 
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
@@ -123,9 +118,7 @@ class AdamW final : public Optimizer {
 class Sgd final : public Optimizer {
  public:
   Sgd(const config::TrainOptions& train, const model::Parameters& parameters) : train_(train) {
-    if (train.momentum > 0) {
-      state_ = {zeros_like_parameters("momentum_buffer", parameters)};
-    }
+    state_ = make_state(train, parameters);
   }
 
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
@@ -157,10 +150,10 @@ class Sgd final : public Optimizer {
 class Lamb final : public Optimizer {
  public:
   Lamb(const config::TrainOptions& train, const model::Parameters& parameters) : train_(train) {
-    state_ = {zeros_like_parameters("exp_avg", parameters),
-              zeros_like_parameters("exp_avg_sq", parameters)};
+    state_ = make_state(train, parameters);
     is_sharded_ = parameters.shard() != program::Shard::None;
-    update_ = at::zeros({lamb_update_elements(parameters)}, at::kFloat);
+    const int64_t bytes = optimizer_size(train, parameters.inventory()).workspaces.front().second;
+    update_ = at::zeros({bytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
   }
 
   // One tensor after the other where the rank has them whole. Where it has pieces, all at once, for
@@ -170,19 +163,19 @@ class Lamb final : public Optimizer {
     const std::vector<model::Segment>& segments = parameters.segments();
     if (is_sharded_) {
       PENSTOCK_CHECK(replicas_ != nullptr, "an optimizer over pieces does not know its replicas");
-      move(parameters, segments, settings, gradient_scale);
+      move_segments(parameters, segments, settings, gradient_scale);
       return;
     }
     for (size_t i = 0; i < segments.size(); ++i) {
-      move(parameters, std::span(segments).subspan(i, 1), settings, gradient_scale);
+      move_segments(parameters, std::span(segments).subspan(i, 1), settings, gradient_scale);
     }
   }
 
  private:
-  void move(model::Parameters& parameters,
-            std::span<const model::Segment> segments,
-            const kernels::AdamSettings& settings,
-            double gradient_scale) {
+  void move_segments(model::Parameters& parameters,
+                     std::span<const model::Segment> segments,
+                     const kernels::AdamSettings& settings,
+                     double gradient_scale) {
     // Of weights and of the update, by parameter.
     std::vector<ExactSum> norms(2 * parameters.all().size());
     int64_t done = 0;
@@ -277,29 +270,39 @@ std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
   return std::make_unique<Lamb>(train, parameters);
 }
 
-void Optimizer::update(model::Parameters& parameters, const UpdateSettings& settings) {
-  const Squares own = gradient_squares(parameters);
-  const double norm = norm_of(settings.gather ? settings.gather(own) : own) / settings.loss_scale;
+void Optimizer::take_squares(model::Parameters& parameters, const UpdateSettings& settings, bool) {
+  settings_ = settings;
+  squares_ = gradient_squares(parameters);
+}
+
+void Optimizer::decide(const Squares* all) {
+  const double norm = norm_of(all == nullptr ? squares_ : *all) / settings_.loss_scale;
   updated_ = {norm, std::isfinite(norm)};
+}
+
+void Optimizer::move(model::Parameters& parameters) {
   if (updated_.was_applied) {
-    step(parameters, settings.rate, clip_scale(norm, settings.clip) / settings.loss_scale);
+    step(parameters,
+         settings_.rate,
+         clip_scale(updated_.norm, settings_.clip) / settings_.loss_scale);
     parameters.refresh_compute();
   }
 }
 
-Updated Optimizer::updated() {
-  return updated_;
+void Optimizer::update(model::Parameters& parameters, const UpdateSettings& settings) {
+  take_squares(parameters, settings, /*for_others=*/false);
+  decide(nullptr);
+  move(parameters);
 }
 
-int64_t lamb_update_elements(const model::Parameters& parameters) {
-  if (parameters.shard() != program::Shard::None) {
-    return parameters.state_elements();
+std::vector<StateBuffer> make_state(const config::TrainOptions& train,
+                                    const model::Parameters& parameters) {
+  const at::TensorOptions options = at::TensorOptions(parameters.device().where).dtype(at::kFloat);
+  std::vector<StateBuffer> state;
+  for (const plan::StateSize& size : optimizer_size(train, parameters.inventory()).state) {
+    state.push_back({size.name, at::zeros({parameters.inventory().state_elements(size)}, options)});
   }
-  int64_t largest = 0;
-  for (const model::Parameter& parameter : parameters.all()) {
-    largest = std::max(largest, parameter.spec.count());
-  }
-  return largest;
+  return state;
 }
 
 double flat_norm(const at::Tensor& flat) {

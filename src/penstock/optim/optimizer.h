@@ -1,7 +1,6 @@
 // Optimizers over the flat buffers of a chain's parameters.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include "penstock/config/recipe.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/lr_schedule.h"
+#include "penstock/run/stepper.h"
 
 namespace penstock::comm {
 class Group;
@@ -36,34 +36,22 @@ struct StateBuffer {
   std::optional<std::vector<model::Segment>> stretches = std::nullopt;
 };
 
-// Sums of squares of parameters' gradients, in the order of the parameters; of sharded ones, those
-// of this rank's pieces.
-using Squares = std::vector<ExactSum>;
+using run::Squares;
+using run::Updated;
+using run::UpdateSettings;
 
-struct UpdateSettings {
-  Rate rate;
-  double clip = 0;        // largest norm of the gradients; 0: none
-  double loss_scale = 1;  // the gradients are this many times too large
-  // Where several ranks share the model: from the squares of this rank's pieces to those of all
-  // parameters, in the order of the chain, so that every cut gives the same norm.
-  std::function<Squares(const Squares&)> gather = nullptr;
-};
-
-struct Updated {
-  double norm = 0;          // of the gradients, before clipping and without the loss scale; where
-                            // replicas have only their own, an estimate (docs/onebit.md)
-  bool was_applied = true;  // false: the norm is not finite, and nothing was changed
-};
-
-class Optimizer {
+class Optimizer : public run::Stepper {
  public:
-  virtual ~Optimizer() = default;
+  void take_squares(model::Parameters& parameters,
+                    const UpdateSettings& settings,
+                    bool for_others) override;
+  Squares own_squares() override { return squares_; }
+  void decide(const Squares* all) override;
+  void move(model::Parameters& parameters) override;
+  Updated updated() override { return updated_; }
 
-  // What a program's step does, once the gradients are complete: their norm, clipping, the step,
-  // the compute copies. On a GPU this only starts it; `updated` is right once the device has been
-  // waited for.
-  virtual void update(model::Parameters& parameters, const UpdateSettings& settings);
-  virtual Updated updated();
+  // All of the above, by a rank that has the whole model.
+  void update(model::Parameters& parameters, const UpdateSettings& settings);
 
   // Moves the weights by the gradients times `gradient_scale`. Does not clear the gradients, and
   // leaves compute copies to Parameters::refresh_compute.
@@ -80,9 +68,6 @@ class Optimizer {
   // Whether all replicas have the same weights, as they do but for steps that each takes by itself.
   // Only then can they be saved or compared.
   virtual bool replicas_agree() const { return true; }
-  // What the last update sent to other replicas.
-  virtual int64_t last_sent_bytes() const { return 0; }
-
   const std::vector<StateBuffer>& state() const { return state_; }
   int64_t steps_done() const { return steps_done_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
@@ -91,16 +76,18 @@ class Optimizer {
   std::vector<StateBuffer> state_;
   int64_t steps_done_ = 0;
   comm::Group* replicas_ = nullptr;
-
- private:
+  // Of the update at hand.
+  UpdateSettings settings_;
+  Squares squares_;
   Updated updated_;
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters);
 
-// LAMB's own memory beside its state, in elements.
-int64_t lamb_update_elements(const model::Parameters& parameters);
+// Its state buffers, zero, as optimizer_size() has them.
+std::vector<StateBuffer> make_state(const config::TrainOptions& train,
+                                    const model::Parameters& parameters);
 
 // Euclidean norm of a flat float32 buffer. The same bits for any number of threads.
 double flat_norm(const at::Tensor& flat);

@@ -52,7 +52,7 @@ class ZeroOneAdam final : public OneBit {
     average(parameters, gradients.data_ptr<float>());
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       kernels::blend_mean(piece.mean, piece.gradients, piece.count, 1, settings.one_minus_beta1);
-      move(piece, settings);
+      move_piece(piece, settings);
     });
   }
 
@@ -67,7 +67,7 @@ class ZeroOneAdam final : public OneBit {
     // An interval of one step: the momentum that moves the replica is at hand.
     if (meets && !are_apart_) {
       average(parameters, flat(kMean));
-      for_each_piece(parameters, [&](const Piece& piece, size_t) { move(piece, settings); });
+      for_each_piece(parameters, [&](const Piece& piece, size_t) { move_piece(piece, settings); });
       return;
     }
     if (!are_apart_) {
@@ -116,7 +116,7 @@ class ZeroOneAdam final : public OneBit {
     });
   }
 
-  static void move(const Piece& piece, const kernels::AdamSettings& settings) {
+  static void move_piece(const Piece& piece, const kernels::AdamSettings& settings) {
     kernels::frozen_adam_update(piece.weights,
                                 piece.mean,
                                 piece.mean_square,

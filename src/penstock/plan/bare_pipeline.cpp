@@ -65,7 +65,7 @@ BarePipeline run_bare_pipeline(schedule::Kind kind,
   }
   pipeline.operations = keep_everything(table, pipeline.cuts, bare.schedule.micro_batches);
   pipeline.weight_bytes = weight_bytes_by_rank(table, pipeline);
-  bare.program = lower_pipeline(table, pipeline, residents_by_rank(table, pipeline), 0);
+  bare.program = lower_pipeline(table, pipeline, holdings_by_rank(table, pipeline), 0);
   const program::Verdict verdict = program::verify(bare.program);
   PENSTOCK_CHECK(verdict.is_sound(), "an unsound pipeline: ", verdict.violation->text);
   bare.timeline = program::simulate(bare.program);

@@ -191,7 +191,7 @@ void read_other_ways(Reader& reader, LayerCost& layer) {
   for (const json& item : reader.list("other_ways")) {
     Reader other(item, cat(reader.where(), ", other way ", index++));
     const std::string name = other.text("name", "");
-    if (!program::is_way_name(name) || !names.insert(name).second) {
+    if (!program::is_mode_name(name) || !names.insert(name).second) {
       other.fail(cat(
           "has the name ",
           in_quotes(name),
@@ -218,7 +218,7 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.ways.push_back(read_way(reader, layer));
   KeepCost& first = layer.ways.front();
   first.name = reader.text("way", "all");
-  if (!program::is_way_name(first.name)) {
+  if (!program::is_mode_name(first.name)) {
     reader.fail(cat("way ",
                     in_quotes(first.name),
                     " is not a name: up to 64 letters, digits, - and _, not \"nothing\""));
@@ -271,7 +271,7 @@ void require_joined(const CostTable& table, const std::string& origin) {
 
 // Every size of the table, as a bound of what a step can hold.
 void require_no_overflow(const CostTable& table, const std::string& origin) {
-  double sum = static_cast<double>(table.resident_bytes() + table.target_bytes);
+  double sum = static_cast<double>(table.held_bytes() + table.target_bytes);
   for (const LayerCost& layer : table.layers) {
     sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.forward_extra_bytes +
                                layer.weight_half_bytes());
@@ -304,8 +304,7 @@ CostTable read_table(const json& root, const std::string& origin) {
     size_t index = 0;
     for (const json& item : reader.list("residents")) {
       Reader resident(item, cat(origin, ": resident ", index++));
-      table.residents.push_back(
-          {resident.text("name", "state"), resident.bytes("bytes", std::nullopt)});
+      table.held.push_back({resident.text("name", "state"), resident.bytes("bytes", std::nullopt)});
       resident.require_no_other_keys();
     }
   }
@@ -371,8 +370,12 @@ ordered_json layer_json(const LayerCost& layer) {
 
 }  // namespace
 
-int64_t CostTable::resident_bytes() const {
-  return program::bytes_of(residents);
+int64_t CostTable::held_bytes() const {
+  int64_t sum = 0;
+  for (const program::Held& one : held) {
+    sum += one.bytes;
+  }
+  return sum;
 }
 
 std::string format_costs(const CostTable& table) {
@@ -388,7 +391,7 @@ std::string format_costs(const CostTable& table) {
                  {"optimizer_bytes", table.loss.optimizer_bytes}};
   out["target_bytes"] = table.target_bytes;
   out["residents"] = ordered_json::array();
-  for (const program::Resident& resident : table.residents) {
+  for (const program::Held& resident : table.held) {
     out["residents"].push_back({{"name", resident.name}, {"bytes", resident.bytes}});
   }
   out["clear_s"] = table.clear_s;

@@ -89,13 +89,13 @@ struct CostTable {
   std::string description;  // model, precision, threads: for people
   std::vector<LayerCost> layers;
   LossCost loss;
-  int64_t target_bytes = 0;                  // of a micro-batch
-  std::vector<program::Resident> residents;  // all parameters, gradients, optimizer state
-  double clear_s = 0;                        // gradients to zero
-  double step_s = 0;                         // norm, clipping, optimizer
+  int64_t target_bytes = 0;         // of a micro-batch
+  std::vector<program::Held> held;  // all parameters, gradients, optimizer state
+  double clear_s = 0;               // gradients to zero
+  double step_s = 0;                // norm, clipping, optimizer
   int64_t step_extra_bytes = 0;
 
-  int64_t resident_bytes() const;
+  int64_t held_bytes() const;
   int64_t input_bytes() const { return layers.front().input_bytes; }
 };
 

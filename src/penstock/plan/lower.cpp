@@ -7,6 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/plan/pipeline.h"
+#include "penstock/plan/update.h"
 
 namespace penstock::plan {
 
@@ -21,23 +22,18 @@ using program::ValueKind;
 // only its size matters here, so ranks are written one after the other.
 class Lowering {
  public:
-  Lowering(const CostTable& table,
-           const Pipeline& pipeline,
-           const std::vector<std::vector<program::Resident>>& residents,
-           int64_t limit_bytes)
-      : table_(table), pipeline_(pipeline) {
+  Lowering(const CostTable& table, const Pipeline& pipeline) : table_(table), pipeline_(pipeline) {
     program_.micro_batches = pipeline.schedule.micro_batches;
     program_.updates = pipeline.schedule.updates;
     for (const LayerCost& layer : table.layers) {
       program::LayerInfo row{layer.name, {}};
       for (const KeepCost& way : layer.ways) {
-        row.ways.push_back({way.name, way.needs_output});
+        row.modes.push_back({way.name, way.needs_output});
       }
       program_.layers.push_back(std::move(row));
     }
-    for (const std::vector<program::Resident>& held : residents) {
-      program_.ranks.push_back({.limit_bytes = limit_bytes, .residents = held});
-    }
+    program_.mesh.pipeline = pipeline.schedule.ranks();
+    program_.ranks.resize(static_cast<size_t>(pipeline.schedule.ranks()));
   }
 
   program::Program run() {
@@ -48,7 +44,6 @@ class Lowering {
       updates_done_ = 0;
       share_ = parameter_share(table_, pipeline_, rank_);
       give_inputs();
-      add_clear();
       for (turn_ = 0; turn_ < turns().size(); ++turn_) {
         add_turn(turns()[turn_]);
       }
@@ -89,11 +84,10 @@ class Lowering {
     }
   }
 
-  void add_clear() { emit({.op = Op::Clear, .seconds = share_ * table_.clear_s}); }
-
   void add_step() {
+    // Clearing the gradients is part of a table's step: the first work at a layer sets them.
     emit({.op = Op::Step,
-          .seconds = share_ * table_.step_s,
+          .seconds = share_ * (table_.step_s + table_.clear_s),
           .working_bytes = table_.step_extra_bytes});
     ++updates_done_;
   }
@@ -105,9 +99,10 @@ class Lowering {
                     turns().end(),
                     [&](const schedule::Turn& later) { return later.version == updates_done_; });
     if (is_wanted) {
-      micro_batch_ = updates_done_;
       const int64_t bytes = pipeline_.weight_bytes[static_cast<size_t>(rank_)];
-      const ValueId copy = make(ValueKind::Weights, program_.loss_index(), bytes);
+      const auto copy = static_cast<ValueId>(rank().values.size());
+      rank().values.push_back(
+          {.kind = ValueKind::Stashed, .version = updates_done_, .bytes = bytes});
       stashed_[updates_done_] = copy;
       // Clearing writes as many bytes as copying reads and writes each.
       emit({.op = Op::Stash,
@@ -116,9 +111,6 @@ class Lowering {
             .working_bytes = bytes});
     }
     add_step();
-    if (updates_done_ < program_.updates) {
-      add_clear();
-    }
   }
 
   // The copy of the weights that the present turn works with, if it is not the weights themselves.
@@ -203,7 +195,8 @@ class Lowering {
             .micro_batch = micro_batch_,
             .reads = {newest(kind, layer)},
             .resource = {program::ResourceKind::Link, rank_of(stage)},
-            .seconds = pipeline_.link.seconds(boundary_bytes(layer))});
+            .seconds = pipeline_.link.seconds(boundary_bytes(layer)),
+            .sent_bytes = boundary_bytes(layer)});
     }
   }
 
@@ -221,7 +214,7 @@ class Lowering {
 
   ValueId make(ValueKind kind, int32_t layer, int64_t bytes) {
     const ValueId id = static_cast<ValueId>(rank().values.size());
-    rank().values.push_back({kind, layer, micro_batch_, bytes});
+    rank().values.push_back(program::layer_value(kind, layer, micro_batch_, bytes));
     newest_[{kind, layer, micro_batch_}] = id;
     return id;
   }
@@ -430,23 +423,39 @@ class Lowering {
 
 }  // namespace
 
-program::Program lower_pipeline(const CostTable& table,
-                                const Pipeline& pipeline,
-                                const std::vector<std::vector<program::Resident>>& residents,
-                                int64_t limit_bytes) {
-  const schedule::Schedule& schedule = pipeline.schedule;
+program::Program write_turns(const CostTable& table, const Pipeline& pipeline) {
   PENSTOCK_CHECK(!table.layers.empty(), "a cost table without layers");
-  PENSTOCK_CHECK(residents.size() == schedule.turns.size() &&
-                     pipeline.cuts.size() == schedule.rank_of.size() + 1 &&
+  const schedule::Schedule& schedule = pipeline.schedule;
+  PENSTOCK_CHECK(pipeline.cuts.size() == schedule.rank_of.size() + 1 &&
                      pipeline.operations.size() == schedule.rank_of.size(),
                  "a pipeline whose parts do not belong together");
-  return Lowering(table, pipeline, residents, limit_bytes).run();
+  return Lowering(table, pipeline).run();
+}
+
+program::Program finish_program(program::Program program,
+                                const Holdings& holdings,
+                                const LinkCost& link,
+                                int64_t limit_bytes) {
+  program = write_updates(hold(std::move(program), holdings), holdings, link);
+  for (program::RankProgram& rank : program.ranks) {
+    renumber_values(rank);
+    rank.limit_bytes = limit_bytes;
+  }
+  return program;
+}
+
+program::Program lower_pipeline(const CostTable& table,
+                                const Pipeline& pipeline,
+                                const Holdings& holdings,
+                                int64_t limit_bytes) {
+  return finish_program(write_turns(table, pipeline), holdings, pipeline.link, limit_bytes);
 }
 
 program::Program lower(const CostTable& table,
                        const Operations& operations,
                        int32_t micro_batches,
-                       int64_t limit_bytes) {
+                       int64_t limit_bytes,
+                       const Holdings& holdings) {
   const auto loss =
       std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
         return operation.kind == OperationKind::Loss;
@@ -459,7 +468,11 @@ program::Program lower(const CostTable& table,
     pipeline.schedule.turns[0].push_back({schedule::Phase::Forward, 0, micro_batch});
     pipeline.schedule.turns[0].push_back({schedule::Phase::Backward, 0, micro_batch});
   }
-  return lower_pipeline(table, pipeline, {table.residents}, limit_bytes);
+  return lower_pipeline(
+      table,
+      pipeline,
+      holdings.ranks.empty() ? Holdings{.ranks = {fixed_holdings(table.held)}} : holdings,
+      limit_bytes);
 }
 
 }  // namespace penstock::plan

@@ -3,16 +3,19 @@
 
 #include <cstdint>
 
+#include "penstock/plan/holdings.h"
 #include "penstock/plan/operations.h"
 #include "penstock/program/program.h"
 
 namespace penstock::plan {
 
-// The step of one rank: clear, the operations for one micro-batch after the other, step. Every
-// value is freed by the instruction that uses it last.
+// The step of one rank: the operations for one micro-batch after the other, then the update. Every
+// value is freed by the instruction that uses it last. `holdings`: of the rank; those that the table
+// names where there are none.
 program::Program lower(const CostTable& table,
                        const Operations& operations,
                        int32_t micro_batches,
-                       int64_t limit_bytes);
+                       int64_t limit_bytes,
+                       const Holdings& holdings = {});
 
 }  // namespace penstock::plan

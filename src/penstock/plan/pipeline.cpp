@@ -71,20 +71,20 @@ std::vector<int64_t> weight_bytes_by_rank(const CostTable& table, const Pipeline
   return all;
 }
 
-std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
-                                                              const Pipeline& pipeline) {
-  std::vector<std::vector<program::Resident>> all;
+Holdings holdings_by_rank(const CostTable& table, const Pipeline& pipeline) {
+  Holdings holdings;
   for (const StateBytes& sum : state_bytes(table, pipeline)) {
-    std::vector<program::Resident>& residents = all.emplace_back();
-    for (const auto& [name, held] : {std::pair{"weights", sum.parameters},
-                                     std::pair{"gradients", sum.gradients},
-                                     std::pair{"optimizer state", sum.optimizer}}) {
-      if (held > 0) {
-        residents.push_back({name, held});
+    std::vector<program::Held> held;
+    for (const auto& [name, bytes] : {std::pair{"weights", sum.parameters},
+                                      std::pair{"gradients", sum.gradients},
+                                      std::pair{"optimizer state", sum.optimizer}}) {
+      if (bytes > 0) {
+        held.push_back({name, bytes});
       }
     }
+    holdings.ranks.push_back(fixed_holdings(held));
   }
-  return all;
+  return holdings;
 }
 
 }  // namespace penstock::plan

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "penstock/plan/holdings.h"
+#include "penstock/plan/link_cost.h"
 #include "penstock/plan/operations.h"
 #include "penstock/program/program.h"
 #include "penstock/schedule/schedule.h"
@@ -18,16 +20,6 @@ struct StageOperations {
   Operations backward;
 
   bool operator==(const StageOperations&) const = default;
-};
-
-// Seconds of a message between ranks: latency + bytes / bandwidth.
-struct LinkCost {
-  double latency_s = 0;
-  double bytes_per_s = 0;  // 0: infinite
-
-  double seconds(int64_t bytes) const {
-    return latency_s + (bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s : 0);
-  }
 };
 
 struct Pipeline {
@@ -46,11 +38,20 @@ std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table
                                                           const std::vector<int32_t>& cuts,
                                                           int32_t micro_batches);
 
-// residents: of each rank. limit_bytes: of every rank; 0: none. Micro-batches are those of the
-// schedule.
+// What the ranks compute, send and free, and where each steps: the program before it has weights,
+// gradients and state. Micro-batches are those of the schedule.
+program::Program write_turns(const CostTable& table, const Pipeline& pipeline);
+
+// The passes that every program ends with: what its ranks hold, and how their weights move.
+program::Program finish_program(program::Program program,
+                                const Holdings& holdings,
+                                const LinkCost& link,
+                                int64_t limit_bytes);
+
+// holdings: of each rank. limit_bytes: of every rank; 0: none.
 program::Program lower_pipeline(const CostTable& table,
                                 const Pipeline& pipeline,
-                                const std::vector<std::vector<program::Resident>>& residents,
+                                const Holdings& holdings,
                                 int64_t limit_bytes);
 
 // The share of the chain's parameters that a rank has; an even one where the table does not say.
@@ -60,7 +61,6 @@ double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t
 std::vector<int64_t> weight_bytes_by_rank(const CostTable& table, const Pipeline& pipeline);
 
 // The parameters, gradients and optimizer state of each rank's layers, by the table's own columns.
-std::vector<std::vector<program::Resident>> residents_by_rank(const CostTable& table,
-                                                              const Pipeline& pipeline);
+Holdings holdings_by_rank(const CostTable& table, const Pipeline& pipeline);
 
 }  // namespace penstock::plan

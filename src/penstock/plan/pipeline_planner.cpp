@@ -42,8 +42,7 @@ class PipelinePlanner {
                                  .chunks = request.chunks,
                                  .updates = schedule::is_asynchronous(kind) ? request.updates : 1});
     pipeline.cuts = find_cuts(choice);
-    residents_ =
-        request.residents ? request.residents(pipeline) : residents_by_rank(table, pipeline);
+    holdings_ = request.holdings ? request.holdings(pipeline) : holdings_by_rank(table, pipeline);
     pipeline.weight_bytes = request.weight_bytes ? request.weight_bytes(pipeline)
                                                  : weight_bytes_by_rank(table, pipeline);
   }
@@ -106,7 +105,7 @@ class PipelinePlanner {
                          .link = request_.link,
                          .mode = mode};
     if (request_.limit_bytes > 0) {
-      for (size_t rank = 0; rank < residents_.size(); ++rank) {
+      for (size_t rank = 0; rank < holdings_.ranks.size(); ++rank) {
         request.limit_bytes.push_back(request_.limit_bytes - held_always(rank) - margin);
       }
     }
@@ -117,16 +116,16 @@ class PipelinePlanner {
   int64_t held_always(size_t rank) const {
     const Pipeline& pipeline = result_.pipeline;
     const int32_t versions = schedule::most_versions(pipeline.schedule)[rank];
-    return program::bytes_of(residents_[rank]) + (versions - 1) * pipeline.weight_bytes[rank];
+    return holdings_.ranks[rank].bytes() + (versions - 1) * pipeline.weight_bytes[rank];
   }
 
   void lower(const SlotsAnswer& answer) {
     result_.pipeline.operations = answer.operations;
     result_.recomputed_forwards = answer.recomputed_forwards;
-    result_.program = lower_pipeline(table_, result_.pipeline, residents_, /*limit_bytes=*/0);
+    result_.program = lower_pipeline(table_, result_.pipeline, holdings_, /*limit_bytes=*/0);
     result_.peak_bytes.clear();
     result_.least_bytes.clear();
-    for (size_t rank = 0; rank < residents_.size(); ++rank) {
+    for (size_t rank = 0; rank < holdings_.ranks.size(); ++rank) {
       result_.peak_bytes.push_back(program::replay_peak(result_.program.ranks[rank]).bytes);
       result_.least_bytes.push_back(
           answer.is_feasible
@@ -163,7 +162,7 @@ class PipelinePlanner {
 
   const CostTable& table_;
   const PipelineRequest& request_;
-  std::vector<std::vector<program::Resident>> residents_;
+  Holdings holdings_;
   PipelineResult result_;
 };
 

@@ -14,8 +14,6 @@
 
 namespace penstock::plan {
 
-using Residents = std::vector<std::vector<program::Resident>>;  // of each rank
-
 struct PipelineRequest {
   std::optional<schedule::Kind> kind;  // nothing: the synchronous one with the shortest step
   int32_t ranks = 1;
@@ -26,8 +24,8 @@ struct PipelineRequest {
   SlotMode mode = SlotMode::KeepAll;
   int64_t limit_bytes = 0;  // of every rank; 0: none
   LinkCost link;
-  // Nothing: residents_by_rank, weight_bytes_by_rank.
-  std::function<Residents(const Pipeline&)> residents;
+  // Nothing: holdings_by_rank, weight_bytes_by_rank.
+  std::function<Holdings(const Pipeline&)> holdings;
   std::function<std::vector<int64_t>(const Pipeline&)> weight_bytes;
 };
 

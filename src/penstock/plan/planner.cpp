@@ -12,9 +12,11 @@ constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
 
 // Bytes that are not the running micro-batch's: state, and the other micro-batches' inputs and
 // targets. The first has the least room; the others get the same schedule.
-int64_t bytes_outside(const CostTable& table, int32_t micro_batches) {
+int64_t bytes_outside(const CostTable& table, const PlanRequest& request) {
   const int64_t given = table.input_bytes() + table.target_bytes;
-  return table.resident_bytes() + (micro_batches - 1) * given;
+  const int64_t held =
+      request.holdings.ranks.empty() ? table.held_bytes() : request.holdings.ranks.front().bytes();
+  return held + (request.micro_batches - 1) * given;
 }
 
 double step_seconds(const CostTable& table, const Operations& operations, int32_t micro_batches) {
@@ -27,9 +29,12 @@ struct Lowered {
 };
 
 // Every program is proved here before anybody sees it.
-Lowered lower_and_verify(const CostTable& table, const Plan& plan, int64_t limit_bytes) {
+Lowered lower_and_verify(const CostTable& table,
+                         const Plan& plan,
+                         int64_t limit_bytes,
+                         const Holdings& holdings) {
   Lowered lowered;
-  lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes);
+  lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes, holdings);
   const program::Verdict verdict = program::verify(lowered.program);
   PENSTOCK_CHECK(
       verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
@@ -101,11 +106,11 @@ PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
   plan = {request.recompute, request.limit_bytes, request.micro_batches, {}};
   const Plan unlimited{Recompute::None, 0, request.micro_batches, keep_everything(table)};
   result.unlimited_s = step_seconds(table, unlimited.operations, request.micro_batches);
-  result.unlimited_bytes = lower_and_verify(table, unlimited, 0).peak.bytes;
+  result.unlimited_bytes = lower_and_verify(table, unlimited, 0, request.holdings).peak.bytes;
 
   // The plan that needs least of its kind says what the least limit is, and what binds there.
   Plan least = plan;
-  const int64_t outside = bytes_outside(table, request.micro_batches);
+  const int64_t outside = bytes_outside(table, request);
   if (request.recompute == Recompute::Rotor) {
     const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
     const RotorAnswer answer = solve_rotor(table, limit - outside, request.rotor);
@@ -117,7 +122,7 @@ PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
   } else {
     plan.operations = least.operations = simple_operations(table, request.recompute);
   }
-  const Lowered at_least = lower_and_verify(table, least, 0);
+  const Lowered at_least = lower_and_verify(table, least, 0, request.holdings);
   result.least_bytes = at_least.peak.bytes;
   result.binding = binding_text(at_least);
   result.is_feasible = request.limit_bytes == 0 || request.limit_bytes >= result.least_bytes;
@@ -129,7 +134,8 @@ PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
             : least.operations;
   }
 
-  Lowered lowered = lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0);
+  Lowered lowered =
+      lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0, request.holdings);
   result.program = std::move(lowered.program);
   result.peak_bytes = lowered.peak.bytes;
   result.step_s = step_seconds(table, plan.operations, request.micro_batches);

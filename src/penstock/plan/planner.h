@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/plan/holdings.h"
 #include "penstock/plan/rotor.h"
 #include "penstock/program/program.h"
 
@@ -21,6 +22,7 @@ struct PlanRequest {
   int64_t limit_bytes = 0;  // for everything the device holds; 0: none
   int32_t micro_batches = 1;
   RotorOptions rotor = {};
+  Holdings holdings = {};  // of the rank; none: those that the table names
 };
 
 // The decisions, as a value.

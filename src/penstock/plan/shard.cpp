@@ -18,7 +18,6 @@ using program::Shard;
 using program::ValueId;
 using program::ValueKind;
 
-constexpr program::Resource kReplicas{program::ResourceKind::Replicas};
 constexpr int32_t kAllMicroBatches = -1;
 
 bool has(const std::vector<int32_t>& list, int32_t one) {
@@ -29,34 +28,6 @@ bool are_neighbours(int32_t layer, int32_t other) {
   return std::abs(layer - other) <= 1;
 }
 
-// Values are numbered as they are given and made.
-void renumber_values(RankProgram& rank) {
-  std::vector<ValueId> number(rank.values.size(), -1);
-  std::vector<program::Value> values;
-  const auto take = [&](const std::vector<ValueId>& ids) {
-    for (const ValueId id : ids) {
-      number[static_cast<size_t>(id)] = static_cast<ValueId>(values.size());
-      values.push_back(rank.values[static_cast<size_t>(id)]);
-    }
-  };
-  take(rank.given);
-  for (const Instruction& instruction : rank.instructions) {
-    take(instruction.makes);
-  }
-  const auto rename = [&](std::vector<ValueId>& ids) {
-    for (ValueId& id : ids) {
-      id = number[static_cast<size_t>(id)];
-    }
-  };
-  rename(rank.given);
-  for (Instruction& instruction : rank.instructions) {
-    rename(instruction.reads);
-    rename(instruction.makes);
-    rename(instruction.frees);
-  }
-  rank.values = std::move(values);
-}
-
 // The list of one rank of the pipeline, which becomes that of all replicas of the rank. It is taken
 // as work at layers (forward, loss, backward and its halves) with gaps between: gap i is before
 // work i, the last one after all work.
@@ -65,8 +36,14 @@ class StageSharding {
   StageSharding(const program::Program& pipeline,
                 const RankProgram& rank,
                 const Sharding& sharding,
-                const std::vector<std::vector<int32_t>>& units_of)
-      : sharding_(sharding), loss_index_(pipeline.loss_index()), units_of_(units_of), after_(rank) {
+                const std::vector<std::vector<int32_t>>& units_of,
+                int32_t group)
+      : sharding_(sharding),
+        loss_index_(pipeline.loss_index()),
+        units_of_(units_of),
+        group_(group),
+        line_{program::ResourceKind::Line, group},
+        after_(rank) {
     after_.instructions.clear();
     gaps_.emplace_back();
     for (const Instruction& instruction : rank.instructions) {
@@ -94,7 +71,6 @@ class StageSharding {
         emit(work_[i]);
       }
     }
-    renumber_values(after_);
     return std::move(after_);
   }
 
@@ -107,17 +83,9 @@ class StageSharding {
 
   // -1 for what is no work at a layer.
   int32_t layer_of(const Instruction& instruction) const {
-    switch (instruction.op) {
-      case Op::Forward:
-      case Op::Backward:
-      case Op::BackwardInput:
-      case Op::BackwardWeight:
-        return instruction.layer;
-      case Op::Loss:
-        return loss_index_;
-      default:
-        return -1;
-    }
+    return !program::is_at_layer(instruction.op) ? -1
+           : instruction.op == Op::Loss          ? loss_index_
+                                                 : instruction.layer;
   }
   const std::vector<int32_t>& units_of(const Instruction& work) const {
     return units_of_[static_cast<size_t>(layer_of(work))];
@@ -125,7 +93,8 @@ class StageSharding {
   const UnitCost& cost(int32_t unit) const { return sharding_.units[static_cast<size_t>(unit)]; }
 
   ValueId make(ValueKind kind, int32_t unit, int32_t micro_batch, int64_t bytes) {
-    after_.values.push_back({kind, unit, micro_batch, bytes});
+    after_.values.push_back(
+        {.kind = kind, .unit = unit, .micro_batch = micro_batch, .bytes = bytes});
     return static_cast<ValueId>(after_.values.size() - 1);
   }
 
@@ -199,10 +168,11 @@ class StageSharding {
     const int64_t bytes = cost(unit).gathered_bytes;
     const ValueId weights = make(ValueKind::Gathered, unit, micro_batch, bytes);
     gap.gathers.push_back({.op = Op::Gather,
-                           .layer = unit,
+                           .units = {unit},
                            .micro_batch = micro_batch,
+                           .group = group_,
                            .makes = {weights},
-                           .resource = kReplicas,
+                           .resource = line_,
                            .seconds = cost(unit).gather_s,
                            .working_bytes = bytes});
     return weights;
@@ -231,7 +201,7 @@ class StageSharding {
       if (work.op == Op::BackwardInput) {
         halves[place] = make_buckets(work);
       } else if (work.op == Op::BackwardWeight) {
-        work.reads.insert(work.reads.end(), halves[place].begin(), halves[place].end());
+        work.updates.insert(work.updates.end(), halves[place].begin(), halves[place].end());
         reduce_and_drop(i, halves[place]);
       } else if (work.op == Op::Backward || work.op == Op::Loss) {
         reduce_and_drop(i, make_buckets(work));
@@ -262,23 +232,20 @@ class StageSharding {
   }
 
   void add_reduce(Gap& gap, int32_t unit, int32_t micro_batch, std::vector<ValueId> bucket) {
-    const ValueId done = make(ValueKind::Reduced, unit, std::max(micro_batch, 0), 0);
-    reduced_.push_back(done);
     gap.reduces.push_back({.op = Op::Reduce,
-                           .layer = unit,
+                           .units = {unit},
                            .micro_batch = micro_batch,
+                           .group = group_,
+                           .scatters = sharding_.shard != Shard::None,
                            .reads = std::move(bucket),
-                           .makes = {done},
-                           .resource = kReplicas,
+                           .resource = line_,
                            .seconds = cost(unit).reduce_s});
   }
 
   // What others wait for goes out before this rank waits for its reduces; what it waits for itself
   // comes last.
   void emit_gap(const Gap& gap) {
-    const auto waits_for_nobody = [](const Instruction& one) {
-      return one.op == Op::Send || one.op == Op::Clear;
-    };
+    const auto waits_for_nobody = [](const Instruction& one) { return one.op == Op::Send; };
     const auto rest = std::find_if_not(gap.others.begin(), gap.others.end(), waits_for_nobody);
     emit_all(gap.reduces);
     emit_all({gap.others.begin(), rest});
@@ -288,21 +255,15 @@ class StageSharding {
     emit_all(gap.gathers);
     for (auto other = rest; other != gap.others.end(); ++other) {
       emit(*other);
-      if (other->op == Op::Step) {
-        finish_step(after_.instructions.back());
+      const bool is_sharded =
+          sharding_.shard == Shard::Optimizer || sharding_.shard == Shard::Gradients;
+      if (other->op == Op::Step && is_sharded) {
+        gather_moved();
       }
     }
   }
 
-  void finish_step(Instruction& step) {
-    step.reads = reduced_;
-    step.frees.insert(step.frees.end(), reduced_.begin(), reduced_.end());
-    if (sharding_.shard == Shard::Optimizer || sharding_.shard == Shard::Gradients) {
-      gather_moved();
-    }
-  }
-
-  // Every replica has moved its pieces of the weights.
+  // Every replica has moved its slices of the weights.
   void gather_moved() {
     std::vector<bool> is_own(sharding_.units.size(), false);
     for (const Instruction& work : work_) {
@@ -313,8 +274,9 @@ class StageSharding {
     for (size_t unit = 0; unit < is_own.size(); ++unit) {
       if (is_own[unit]) {
         emit({.op = Op::Gather,
-              .layer = static_cast<int32_t>(unit),
-              .resource = kReplicas,
+              .units = {static_cast<int32_t>(unit)},
+              .group = group_,
+              .resource = line_,
               .seconds = sharding_.units[unit].gather_s});
       }
     }
@@ -330,127 +292,132 @@ class StageSharding {
   const Sharding& sharding_;
   const int32_t loss_index_;
   const std::vector<std::vector<int32_t>>& units_of_;
+  const int32_t group_;
+  const program::Resource line_;
   RankProgram after_;
   std::vector<Instruction> work_;
   std::vector<Gap> gaps_;  // one more than work
-  std::vector<ValueId> reduced_;
 };
 
-// Peers are those of the same replica.
-RankProgram replica_of(RankProgram rank, int32_t replica, int32_t replicas) {
-  for (Instruction& instruction : rank.instructions) {
+int64_t sent_by(const std::vector<int64_t>& sent, int32_t replica) {
+  return sent.empty() ? 0 : sent.at(static_cast<size_t>(replica));
+}
+
+// Of one rank of the mesh. Its peers are those of the same replica.
+RankProgram replica_of(RankProgram stage,
+                       const comm::Mesh& mesh,
+                       const Sharding& sharding,
+                       int32_t replica) {
+  for (Instruction& instruction : stage.instructions) {
     if (is_transfer(instruction.op)) {
-      instruction.resource.index = instruction.resource.index * replicas + replica;
+      instruction.resource.index =
+          mesh.rank_at({.data = replica, .pipeline = instruction.resource.index});
+    } else if (is_collective(instruction.op)) {
+      const UnitCost& unit = sharding.units[static_cast<size_t>(instruction.units[0])];
+      instruction.sent_bytes =
+          sent_by(instruction.op == Op::Gather ? unit.gather_sent : unit.reduce_sent, replica);
     }
   }
-  return rank;
+  return stage;
 }
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> units_by_layer(const Sharding& sharding, int32_t loss_index) {
-  std::vector<std::vector<int32_t>> units_of(static_cast<size_t>(loss_index) + 1);
-  for (size_t unit = 0; unit < sharding.units.size(); ++unit) {
-    for (const int32_t layer : sharding.units[unit].unit.layers) {
-      units_of.at(static_cast<size_t>(layer)).push_back(static_cast<int32_t>(unit));
-    }
+std::vector<program::Unit> Sharding::program_units() const {
+  std::vector<program::Unit> all;
+  for (const UnitCost& unit : units) {
+    all.push_back(unit.unit);
   }
-  return units_of;
+  return all;
 }
 
+namespace {
+
+// Nobody has told its ranks what they hold and how it moves.
+bool holds_nothing(const program::Program& pipeline) {
+  return pipeline.groups.empty() &&
+         std::all_of(pipeline.ranks.begin(), pipeline.ranks.end(), [](const RankProgram& rank) {
+           const auto is_of_update = [](const Instruction& one) { return one.op == Op::Squares; };
+           return rank.persistent.empty() &&
+                  std::none_of(rank.instructions.begin(), rank.instructions.end(), is_of_update);
+         });
+}
+
+}  // namespace
+
 program::Program shard(const program::Program& pipeline, const Sharding& sharding) {
-  PENSTOCK_CHECK(pipeline.replicas == 1 && pipeline.updates == 1,
+  PENSTOCK_CHECK(pipeline.replicas() == 1 && pipeline.updates == 1 && pipeline.units.empty(),
                  "a program of ",
-                 pipeline.replicas,
+                 pipeline.replicas(),
                  " replicas and ",
                  pipeline.updates,
                  " updates is to be replicated");
-  const auto replicas = static_cast<size_t>(sharding.replicas);
-  PENSTOCK_CHECK(sharding.residents.size() == pipeline.ranks.size() * replicas,
-                 "residents of ",
-                 sharding.residents.size(),
-                 " ranks for ",
-                 pipeline.ranks.size(),
-                 " ranks of ",
-                 replicas,
-                 " replicas");
+  PENSTOCK_CHECK(holds_nothing(pipeline), "a program that holds something is to be replicated");
+  if (sharding.replicas == 1) {
+    return pipeline;
+  }
   program::Program result = pipeline;
   result.ranks.clear();
-  if (replicas > 1) {
-    result.replicas = sharding.replicas;
-    result.shard = sharding.shard;
-    for (const UnitCost& unit : sharding.units) {
-      result.units.push_back(unit.unit);
-    }
-  }
+  result.mesh.data = sharding.replicas;
+  result.shard = sharding.shard;
+  const int32_t group = result.add_group(comm::along(comm::Axis::Data));
   const std::vector<std::vector<int32_t>> units_of =
-      units_by_layer(sharding, pipeline.loss_index());
+      program::units_by_layer(sharding.program_units(), pipeline.loss_index());
+  std::vector<RankProgram> stages;
   for (const RankProgram& rank : pipeline.ranks) {
-    const RankProgram stage =
-        replicas > 1 ? StageSharding(pipeline, rank, sharding, units_of).run() : rank;
-    for (int32_t replica = 0; replica < sharding.replicas; ++replica) {
-      result.ranks.push_back(replica_of(stage, replica, sharding.replicas));
-      result.ranks.back().residents = sharding.residents[result.ranks.size() - 1];
-    }
+    stages.push_back(StageSharding(pipeline, rank, sharding, units_of, group).run());
+  }
+  for (int32_t rank = 0; rank < result.mesh.ranks(); ++rank) {
+    result.ranks.push_back(replica_of(stages[static_cast<size_t>(result.stage_of(rank))],
+                                      result.mesh,
+                                      sharding,
+                                      result.replica_of(rank)));
   }
   return result;
 }
 
-program::Program without_reduces(program::Program program) {
-  PENSTOCK_CHECK(program.replicas > 1 && program.keeps_gradients(), "gradients in pieces");
+program::Program without_reduces(program::Program program,
+                                 const std::vector<int64_t>& shared_bytes) {
+  PENSTOCK_CHECK(program.replicas() > 1 && program.keeps_gradients(), "gradients in slices");
   program.step_reduces = true;
+  const auto meets_replicas = [&](const Instruction& one) {
+    const bool is_over_stages =
+        one.op == Op::Reduce &&
+        program.groups[static_cast<size_t>(one.group)].axes.contains(comm::Axis::Pipeline);
+    return one.op == Op::Reduce && !is_over_stages;
+  };
   for (RankProgram& rank : program.ranks) {
-    std::vector<ValueId> number(rank.values.size(), -1);  // of those that stay
-    std::vector<program::Value> values;
-    for (size_t id = 0; id < rank.values.size(); ++id) {
-      if (rank.values[id].kind != ValueKind::Reduced) {
-        number[id] = static_cast<ValueId>(values.size());
-        values.push_back(rank.values[id]);
+    std::erase_if(rank.instructions, meets_replicas);
+    for (Instruction& one : rank.instructions) {
+      if (one.op == Op::Reduce && !shared_bytes.empty()) {
+        one.sent_bytes = shared_bytes.at(static_cast<size_t>(one.units[0]));
       }
-    }
-    rank.values = std::move(values);
-    const auto renumber = [&](std::vector<ValueId>& ids) {
-      std::erase_if(ids, [&](ValueId id) { return number[static_cast<size_t>(id)] < 0; });
-      for (ValueId& id : ids) {
-        id = number[static_cast<size_t>(id)];
-      }
-    };
-    std::erase_if(rank.instructions, [](const Instruction& one) { return one.op == Op::Reduce; });
-    renumber(rank.given);
-    for (Instruction& instruction : rank.instructions) {
-      renumber(instruction.reads);
-      renumber(instruction.makes);
-      renumber(instruction.frees);
     }
   }
   return program;
 }
 
-SentBytes count_sent(const program::Program& program, const Sharding& sharding) {
+SentBytes count_sent(const program::Program& program) {
   SentBytes most;
   for (const RankProgram& rank : program.ranks) {
     SentBytes sent;
-    std::vector<bool> was_gathered(sharding.units.size(), false);
+    std::vector<bool> was_gathered(program.units.size(), false);
     for (const Instruction& one : rank.instructions) {
-      if (!is_collective(one.op)) {
+      const bool is_of_replicas =
+          is_collective(one.op) && one.resource.kind == program::ResourceKind::Line;
+      if (!is_of_replicas) {
         continue;
       }
-      const size_t unit = static_cast<size_t>(one.layer);
+      const auto unit = static_cast<size_t>(one.units[0]);
+      sent.all += one.sent_bytes;
       if (one.op == Op::Gather) {
-        sent.all += sharding.units[unit].gathered_bytes;
-        sent.gathered_again += was_gathered[unit] ? sharding.units[unit].gathered_bytes : 0;
+        sent.gathered_again += was_gathered[unit] ? one.sent_bytes : 0;
         was_gathered[unit] = true;
-      } else {
-        // Whole gradients go out and come back.
-        sent.all += (program.shard == Shard::None ? 2 : 1) * sharding.units[unit].reduced_bytes;
       }
     }
     most = sent.all > most.all ? sent : most;
   }
-  const auto without_own = [&](int64_t bytes) {
-    return bytes / program.replicas * (program.replicas - 1);
-  };
-  return {without_own(most.all), without_own(most.gathered_again)};
+  return most;
 }
 
 }  // namespace penstock::plan

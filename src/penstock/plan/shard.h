@@ -17,6 +17,8 @@ struct UnitCost {
   int64_t bucket_bytes = 0;    // its whole gradient
   double gather_s = 0, reduce_s = 0;
   int64_t reduced_bytes = 0;  // of its gradient, as it goes between replicas
+  // By replica: what it sends to the others in a gather, and in a reduce.
+  std::vector<int64_t> gather_sent = {}, reduce_sent = {};
 };
 
 struct Sharding {
@@ -26,15 +28,12 @@ struct Sharding {
   // Shard::Parameters: a unit is gathered once in a step and kept until its last use there, instead
   // of once for each use.
   bool keeps_gathered = false;
-  // Of each rank of the result, for pieces may differ in size; the replicas of a stage follow each
-  // other.
-  std::vector<std::vector<program::Resident>> residents;
+
+  std::vector<program::Unit> program_units() const;
 };
 
-// Of each layer, then of the loss: the units that have parameters of it.
-std::vector<std::vector<int32_t>> units_by_layer(const Sharding& sharding, int32_t loss_index);
-
-// `pipeline` has one replica and one update. With one replica nothing but the residents changes.
+// `pipeline` has one replica and one update, and holds nothing yet. With one replica nothing
+// changes.
 //
 // Gradients that are resident are reduced right after their last contribution. Others go into
 // buckets: a bucket is reduced when it is complete, while the rank's next work at a layer goes on,
@@ -47,19 +46,21 @@ std::vector<std::vector<int32_t>> units_by_layer(const Sharding& sharding, int32
 program::Program shard(const program::Program& pipeline, const Sharding& sharding);
 
 // The same program for steps that do themselves what replicas need of each other's gradients:
-// without reduces. Only where gradients are whole.
-program::Program without_reduces(program::Program program);
+// without reduces over replicas. Only where gradients are whole. `shared_bytes`, by unit: of a
+// gradient that several stages have, which they then add up whole.
+program::Program without_reduces(program::Program program,
+                                 const std::vector<int64_t>& shared_bytes = {});
 
-// What the rank that sends most sends to its replicas in a step, by an algorithm that sends no more
-// than it must; and the part of it that gathers beyond the first of each unit are.
+// What the rank that sends most sends to its replicas in a step; and the part of it that gathers
+// beyond the first of each unit are.
 struct SentBytes {
   int64_t all = 0;
   int64_t gathered_again = 0;
 };
-SentBytes count_sent(const program::Program& program, const Sharding& sharding);
+SentBytes count_sent(const program::Program& program);
 
 // The table with what sharding adds to each layer, at most: planned for it, a pipeline's sharded
-// program holds no more than was planned. Residents are left as they are. rank_of: of each layer,
+// program holds no more than was planned. What is held from step to step is left as it is. rank_of: of each layer,
 // then of the loss; empty: one rank has them all.
 CostTable with_sharding(const CostTable& table,
                         const Sharding& sharding,

@@ -12,7 +12,9 @@ using program::Shard;
 class Additions {
  public:
   Additions(const Sharding& sharding, int32_t loss_index, const std::vector<int32_t>& rank_of)
-      : sharding_(sharding), rank_of_(rank_of), units_of_(units_by_layer(sharding, loss_index)) {}
+      : sharding_(sharding),
+        rank_of_(rank_of),
+        units_of_(program::units_by_layer(sharding.program_units(), loss_index)) {}
 
   // A forward, or a weight half: what its neighbours left, or will use.
   int64_t to_forward(int32_t layer) const { return left_buckets(layer) + weights(layer); }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <tuple>
 
 #include "penstock/base/error.h"
 
@@ -11,103 +10,77 @@ namespace penstock::program {
 
 namespace {
 
-char letter_of(ValueKind kind) {
+struct OpTraits {
+  std::string_view name;
+  bool is_transfer = false, is_collective = false, is_at_layer = false, contributes = false;
+};
+
+constexpr OpTable<OpTraits> kTraits = {{
+    {.name = "forward", .is_at_layer = true},
+    {.name = "loss", .is_at_layer = true, .contributes = true},
+    {.name = "backward", .is_at_layer = true, .contributes = true},
+    {.name = "backward-input", .is_at_layer = true},
+    {.name = "backward-weight", .is_at_layer = true, .contributes = true},
+    {.name = "send", .is_transfer = true},
+    {.name = "receive", .is_transfer = true},
+    {.name = "drop"},
+    {.name = "stash"},
+    {.name = "gather", .is_collective = true},
+    {.name = "reduce", .is_collective = true},
+    {.name = "add"},
+    {.name = "squares"},
+    {.name = "decide"},
+    {.name = "step"},
+}};
+
+// What a persistent value is for people; those of a label have that.
+std::string_view held_name(ValueKind kind) {
   switch (kind) {
-    case ValueKind::Activation:
-      return 'x';
-    case ValueKind::Saved:
-      return 's';
-    case ValueKind::Gradient:
-      return 'd';
-    case ValueKind::Targets:
-      return 't';
-    case ValueKind::WeightWork:
-      return 'w';
-    case ValueKind::Weights:
-      return 'v';
-    case ValueKind::Gathered:
-      return 'p';
-    case ValueKind::Bucket:
-      return 'g';
-    case ValueKind::Reduced:
-      return 'r';
+    case ValueKind::Master:
+      return "weights";
+    case ValueKind::Compute:
+      return "compute copy";
+    case ValueKind::GradientSum:
+      return "gradients";
+    case ValueKind::Share:
+      return "gradients of shared weights";
+    case ValueKind::State:
+      return "optimizer state";
+    default:
+      return "";
   }
-  throw InternalError("no such kind of value");
+}
+
+bool has(const std::vector<int32_t>& sorted, int32_t one) {
+  return std::binary_search(sorted.begin(), sorted.end(), one);
 }
 
 }  // namespace
 
-int64_t bytes_of(const std::vector<Resident>& residents) {
-  int64_t sum = 0;
-  for (const Resident& resident : residents) {
-    sum += resident.bytes;
-  }
-  return sum;
-}
-
-int64_t RankProgram::resident_bytes() const {
-  return program::bytes_of(residents);
-}
-
-int64_t RankProgram::bytes_of(const std::vector<ValueId>& ids) const {
-  int64_t sum = 0;
-  for (const ValueId id : ids) {
-    sum += values[static_cast<size_t>(id)].bytes;
-  }
-  return sum;
-}
-
-bool is_way_name(std::string_view name) {
-  const auto is_allowed = [](unsigned char letter) {
-    return letter < 0x80 && (std::isalnum(letter) != 0 || letter == '_' || letter == '-');
-  };
-  // The text form writes "-" for an empty list and "nothing" for no way.
-  return !name.empty() && name.size() <= 64 && name != "-" && name != "nothing" &&
-         std::all_of(name.begin(), name.end(), is_allowed);
+std::string_view tier_name(Tier tier) {
+  constexpr std::array<std::string_view, kNumTiers> names = {"device", "host", "disk"};
+  return names[static_cast<size_t>(tier)];
 }
 
 std::string_view op_name(Op op) {
-  switch (op) {
-    case Op::Clear:
-      return "clear";
-    case Op::Forward:
-      return "forward";
-    case Op::Loss:
-      return "loss";
-    case Op::Backward:
-      return "backward";
-    case Op::BackwardInput:
-      return "backward-input";
-    case Op::BackwardWeight:
-      return "backward-weight";
-    case Op::Send:
-      return "send";
-    case Op::Receive:
-      return "receive";
-    case Op::Drop:
-      return "drop";
-    case Op::Step:
-      return "step";
-    case Op::Stash:
-      return "stash";
-    case Op::Gather:
-      return "gather";
-    case Op::Reduce:
-      return "reduce";
-  }
-  return "unknown operation";  // verify() refuses it
+  // verify() refuses what is none.
+  return static_cast<size_t>(op) < kNumOps ? row_of(kTraits, op).name : "unknown operation";
 }
 
 bool is_transfer(Op op) {
-  return op == Op::Send || op == Op::Receive;
+  return row_of(kTraits, op).is_transfer;
 }
 
 bool is_collective(Op op) {
-  return op == Op::Gather || op == Op::Reduce;
+  return row_of(kTraits, op).is_collective;
 }
 
-bool is_of_a_unit(ValueKind kind) {
-  return kind == ValueKind::Gathered || kind == ValueKind::Bucket || kind == ValueKind::Reduced;
+bool is_at_layer(Op op) {
+  return row_of(kTraits, op).is_at_layer;
+}
+
+bool contributes(Op op) {
+  return row_of(kTraits, op).contributes;
 }
 
 bool Unit::is_needed_for(Op op, int32_t layer) const {
@@ -117,10 +90,148 @@ bool Unit::is_needed_for(Op op, int32_t layer) const {
       return true;
     case Op::Backward:
     case Op::BackwardInput:
-      return !std::binary_search(forward_only.begin(), forward_only.end(), layer);
+      return !has(forward_only, layer);
     default:
       return false;
   }
+}
+
+bool Unit::has_layer(int32_t layer) const {
+  return has(layers, layer);
+}
+
+int64_t RankProgram::limit_of(Tier tier) const {
+  switch (tier) {
+    case Tier::Device:
+      return limit_bytes;
+    case Tier::Host:
+      return host_limit_bytes;
+    case Tier::Disk:
+      return disk_limit_bytes;
+  }
+  throw InternalError("no such tier");
+}
+
+int64_t RankProgram::bytes_of(const std::vector<ValueId>& ids, Tier tier) const {
+  int64_t sum = 0;
+  for (const ValueId id : ids) {
+    sum += value(id).tier == tier ? value(id).bytes : 0;
+  }
+  return sum;
+}
+
+int64_t RankProgram::sent_bytes() const {
+  int64_t sum = 0;
+  for (const Instruction& instruction : instructions) {
+    sum += instruction.sent_bytes;
+  }
+  return sum;
+}
+
+ValueId RankProgram::hold(Value value, const std::string& label) {
+  PENSTOCK_CHECK(info_of(value.kind).is_persistent, "a value that does not last is to be held");
+  if (info_of(value.kind).has_label) {
+    value.label = static_cast<int32_t>(labels.size());
+    labels.push_back(label);
+  }
+  persistent.push_back(static_cast<ValueId>(values.size()));
+  values.push_back(std::move(value));
+  return persistent.back();
+}
+
+void renumber_values(RankProgram& rank) {
+  std::vector<ValueId> number(rank.values.size(), -1);
+  std::vector<Value> values;
+  values.reserve(rank.values.size());
+  const auto take = [&](const std::vector<ValueId>& ids) {
+    for (const ValueId id : ids) {
+      number[static_cast<size_t>(id)] = static_cast<ValueId>(values.size());
+      values.push_back(std::move(rank.values[static_cast<size_t>(id)]));
+    }
+  };
+  take(rank.persistent);
+  take(rank.given);
+  for (const Instruction& instruction : rank.instructions) {
+    take(instruction.makes);
+  }
+  const auto rename = [&](std::vector<ValueId>& ids) {
+    for (ValueId& id : ids) {
+      id = number[static_cast<size_t>(id)];
+    }
+  };
+  rename(rank.persistent);
+  rename(rank.given);
+  for (Instruction& instruction : rank.instructions) {
+    for (auto list : {&Instruction::reads,
+                      &Instruction::makes,
+                      &Instruction::sets,
+                      &Instruction::updates,
+                      &Instruction::frees}) {
+      rename(instruction.*list);
+    }
+  }
+  rank.values = std::move(values);
+}
+
+std::vector<Tier> tiers_of(const RankProgram& rank) {
+  std::vector<Tier> tiers{Tier::Device};
+  for (const Tier tier : {Tier::Host, Tier::Disk}) {
+    const auto is_there = [&](const Value& value) { return value.tier == tier; };
+    if (std::any_of(rank.values.begin(), rank.values.end(), is_there)) {
+      tiers.push_back(tier);
+    }
+  }
+  return tiers;
+}
+
+std::vector<Held> held_by_name(const RankProgram& rank, Tier tier) {
+  std::vector<Held> all;
+  for (const ValueId id : rank.persistent) {
+    const Value& value = rank.value(id);
+    if (value.tier != tier) {
+      continue;
+    }
+    const std::string name = info_of(value.kind).has_label
+                                 ? rank.labels[static_cast<size_t>(value.label)]
+                                 : std::string(held_name(value.kind));
+    const auto same =
+        std::find_if(all.begin(), all.end(), [&](const Held& one) { return one.name == name; });
+    if (same == all.end()) {
+      all.push_back({name, value.bytes});
+    } else {
+      same->bytes += value.bytes;
+    }
+  }
+  return all;
+}
+
+int32_t Program::add_group(const comm::RankGroup& group) {
+  const auto known = std::find(groups.begin(), groups.end(), group);
+  const auto index = static_cast<int32_t>(known - groups.begin());
+  if (known == groups.end()) {
+    groups.push_back(group);
+  }
+  return index;
+}
+
+std::vector<std::vector<int32_t>> units_by_layer(const std::vector<Unit>& units,
+                                                 int32_t loss_index) {
+  std::vector<std::vector<int32_t>> units_of(static_cast<size_t>(loss_index) + 1);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    for (const int32_t layer : units[unit].layers) {
+      units_of.at(static_cast<size_t>(layer)).push_back(static_cast<int32_t>(unit));
+    }
+  }
+  return units_of;
+}
+
+bool is_mode_name(std::string_view name) {
+  const auto is_allowed = [](unsigned char letter) {
+    return letter < 0x80 && (std::isalnum(letter) != 0 || letter == '_' || letter == '-');
+  };
+  // The text form writes "-" for an empty list and "nothing" for no mode.
+  return !name.empty() && name.size() <= 64 && name != "-" && name != "nothing" &&
+         std::all_of(name.begin(), name.end(), is_allowed);
 }
 
 std::string_view shard_name(Shard shard) {
@@ -137,19 +248,35 @@ std::string_view shard_name(Shard shard) {
   throw InternalError("no such sharding");
 }
 
+std::string name_of(const Value& value) {
+  const ValueKindInfo& info = info_of(value.kind);
+  std::string name(1, info.letter);
+  if (info.has_unit) {
+    name += std::to_string(value.unit);
+  }
+  if (info.has_layer) {
+    name += cat(info.has_unit ? "." : "", value.layer);
+  }
+  if (info.has_label) {
+    name += std::to_string(value.label);
+  }
+  if (info.has_micro_batch) {
+    name += cat(".", value.micro_batch);
+  }
+  if (info.has_version) {
+    name += cat(".", value.version);
+  }
+  return name;
+}
+
 std::vector<std::string> value_names(const RankProgram& rank) {
-  std::map<std::tuple<ValueKind, int32_t, int32_t>, int> times;
+  std::map<std::string, int> times;
   std::vector<std::string> names;
   names.reserve(rank.values.size());
   for (const Value& value : rank.values) {
-    const int count = ++times[{value.kind, value.layer, value.micro_batch}];
-    const std::string again = count > 1 ? cat("#", count) : "";
-    const bool has_layer = value.kind != ValueKind::Targets && value.kind != ValueKind::Weights;
-    names.push_back(cat(letter_of(value.kind),
-                        has_layer ? std::to_string(value.layer) : "",
-                        ".",
-                        value.micro_batch,
-                        again));
+    std::string name = name_of(value);
+    const int count = ++times[name];
+    names.push_back(count > 1 ? cat(name, "#", count) : std::move(name));
   }
   return names;
 }
@@ -158,18 +285,25 @@ Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& 
   const bool is_send = instruction.op == Op::Send;
   const std::vector<ValueId>& ids = is_send ? instruction.reads : instruction.makes;
   PENSTOCK_CHECK(ids.size() == 1, "a send or receive of ", ids.size(), " values");
-  const Value& value = program.values[static_cast<size_t>(ids[0])];
+  const Value& value = program.value(ids[0]);
   const int32_t peer = instruction.resource.index;
   return {is_send ? rank : peer, is_send ? peer : rank, value.kind, value.layer};
 }
 
 std::string describe(const Program& program, const Instruction& instruction) {
   std::string text(op_name(instruction.op));
-  const auto index = static_cast<size_t>(instruction.layer);  // of none: beyond all
-  if (is_collective(instruction.op)) {
-    text += index < program.units.size() ? cat(" of ", program.units[index].name) : "";
-  } else if (index < program.layers.size()) {
-    text += cat(" of ", program.layers[index].name);
+  const auto layer = static_cast<size_t>(instruction.layer);  // of none: beyond all
+  if (layer < program.layers.size()) {
+    text += cat(" of ", program.layers[layer].name);
+  }
+  const size_t units = instruction.units.size();
+  if (units == 1 && static_cast<size_t>(instruction.units[0]) < program.units.size()) {
+    text += cat(" of ", program.units[static_cast<size_t>(instruction.units[0])].name);
+  } else if (units > 1) {
+    text += cat(" of ", units, " units");
+  }
+  if (is_collective(instruction.op) && units == 0) {
+    text += " of the squares";
   }
   if (instruction.micro_batch >= 0) {
     text += cat(", micro-batch ", instruction.micro_batch);
@@ -177,6 +311,10 @@ std::string describe(const Program& program, const Instruction& instruction) {
   if (is_transfer(instruction.op)) {
     text +=
         cat(instruction.op == Op::Send ? ", to" : ", from", " rank ", instruction.resource.index);
+  }
+  const auto group = static_cast<size_t>(instruction.group);
+  if (is_collective(instruction.op) && group < program.groups.size()) {
+    text += cat(", over ", program.groups[group].name);
   }
   return text;
 }

@@ -11,23 +11,9 @@
 namespace penstock::program {
 
 inline constexpr std::string_view kNoLimit = "none";
-inline constexpr std::string_view kNoWay = "nothing";
+inline constexpr std::string_view kNoMode = "nothing";
 inline constexpr std::string_view kNeedsOutput = "+output";
-inline constexpr std::string_view kToReplicas = "replicas";
-
-inline constexpr std::array kOps = {Op::Clear,
-                                    Op::Forward,
-                                    Op::Loss,
-                                    Op::Backward,
-                                    Op::BackwardInput,
-                                    Op::BackwardWeight,
-                                    Op::Send,
-                                    Op::Receive,
-                                    Op::Drop,
-                                    Op::Step,
-                                    Op::Stash,
-                                    Op::Gather,
-                                    Op::Reduce};
+inline constexpr std::string_view kAll = "all", kScatter = "scatter";
 
 constexpr unsigned bit(Op op) {
   return 1U << static_cast<unsigned>(op);
@@ -39,9 +25,9 @@ inline constexpr unsigned kCollective = bit(Op::Gather) | bit(Op::Reduce);
 inline constexpr unsigned kLayered =
     bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
 inline constexpr unsigned kWorking = kLayered | bit(Op::Loss);
-inline constexpr unsigned kPlaced =
-    kWorking | bit(Op::Clear) | bit(Op::Step) | bit(Op::Stash) | kTransfer | kCollective;
-inline constexpr unsigned kAll = kPlaced | bit(Op::Drop);
+inline constexpr unsigned kUpdating = bit(Op::Squares) | bit(Op::Decide) | bit(Op::Step);
+inline constexpr unsigned kEvery = (1U << kNumOps) - 1;
+inline constexpr unsigned kPlaced = kEvery & ~bit(Op::Drop);
 
 struct FieldRule {
   std::string_view name;
@@ -52,17 +38,43 @@ struct FieldRule {
 
 // A receive takes the seconds of its send.
 inline constexpr std::array kFields = {
-    FieldRule{"layer", FieldType::Integer, kLayered | kTransfer, kLayered | kTransfer},
-    FieldRule{"unit", FieldType::Integer, kCollective, kCollective},
+    FieldRule{"layer",
+              FieldType::Integer,
+              kLayered | kTransfer | bit(Op::Add),
+              kLayered | kTransfer | bit(Op::Add)},
+    FieldRule{"units",
+              FieldType::Integers,
+              kCollective | bit(Op::Add) | bit(Op::Step),
+              bit(Op::Reduce) | bit(Op::Add)},
     FieldRule{"mb", FieldType::Integer, kWorking | kTransfer | kCollective, kWorking | kTransfer},
     FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
-    FieldRule{"reads", FieldType::Names, kAll & ~kReceive, kWorking | kSend},
-    FieldRule{"makes", FieldType::Sizes, kAll & ~kSend, kWorking | kReceive | bit(Op::Stash)},
-    FieldRule{"frees", FieldType::Names, kAll, kWorking | bit(Op::Drop)},
-    FieldRule{"on", FieldType::Word, kAll, kPlaced},
-    FieldRule{"seconds", FieldType::Number, kAll & ~kReceive, kPlaced & ~kReceive},
-    FieldRule{"working", FieldType::Integer, kAll, kPlaced},
+    FieldRule{"group", FieldType::Integer, kCollective, kCollective},
+    FieldRule{"to", FieldType::Word, bit(Op::Reduce), bit(Op::Reduce)},
+    FieldRule{"reads", FieldType::Names, kEvery & ~kReceive, kWorking | kSend},
+    FieldRule{"makes", FieldType::Sizes, kEvery & ~kSend, kWorking | kReceive | bit(Op::Stash)},
+    FieldRule{"sets", FieldType::Names, kEvery & ~kTransfer, 0},
+    FieldRule{"updates", FieldType::Names, kEvery & ~kTransfer, 0},
+    FieldRule{"frees", FieldType::Names, kEvery, kWorking | bit(Op::Drop)},
+    FieldRule{"on", FieldType::Word, kEvery, kPlaced},
+    FieldRule{"seconds", FieldType::Number, kEvery & ~kReceive, kPlaced & ~kReceive},
+    FieldRule{"working", FieldType::Integer, kEvery, kPlaced},
+    FieldRule{"sends", FieldType::Integer, kSend | kCollective, 0},
 };
+
+struct ResourceRule {
+  std::string_view name;
+  bool has_index;
+};
+// In the order of ResourceKind.
+inline constexpr std::array<ResourceRule, kNumResourceKinds> kResources = {{
+    {"compute", false},
+    {"host", false},
+    {"copy", true},
+    {"disk", true},
+    {"link", true},
+    {"inlet", true},
+    {"line", true},
+}};
 
 std::string spell_resource(const Resource& resource);
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
+#include "penstock/base/quote.h"
 #include "penstock/base/strict_json.h"
 #include "penstock/program/program_reader.h"
 
@@ -25,10 +26,16 @@ std::string print_lines(const std::vector<std::string>& items) {
   return items.empty() ? "[]" : cat("[\n", join(items, ",\n"), "\n]");
 }
 
-// "x1.0:4096" -> ["x1.0",4096]
+// "x1.0:4096" -> ["x1.0",4096], "o3:800@0-64/host" -> ["o3",800,"@0-64/host"]
 ordered_json size_json(const std::string& size) {
   const size_t colon = size.find(':');
-  return {size.substr(0, colon), ordered_json::parse(size.substr(colon + 1))};
+  const size_t where = std::min(size.find_first_of("@/", colon), size.size());
+  ordered_json item = {size.substr(0, colon),
+                       ordered_json::parse(size.substr(colon + 1, where - colon - 1))};
+  if (where < size.size()) {
+    item.push_back(size.substr(where));
+  }
+  return item;
 }
 
 ordered_json sizes_json(const std::vector<std::string>& sizes) {
@@ -39,11 +46,21 @@ ordered_json sizes_json(const std::vector<std::string>& sizes) {
   return list;
 }
 
+ordered_json numbers_json(const std::vector<std::string>& numbers) {
+  ordered_json list = ordered_json::array();
+  for (const std::string& number : numbers) {
+    list.push_back(ordered_json::parse(number));
+  }
+  return list;
+}
+
 ordered_json field_json(const Field& field) {
   switch (field.type) {
     case FieldType::Integer:
     case FieldType::Number:
       return ordered_json::parse(field.words[0]);
+    case FieldType::Integers:
+      return numbers_json(field.words);
     case FieldType::Word:
       return field.words[0];
     case FieldType::Names:
@@ -55,15 +72,53 @@ ordered_json field_json(const Field& field) {
 }
 
 std::string print_layer(const LayerInfo& layer) {
-  const ordered_json ways = spell_ways(layer);
-  return cat("{\"name\":", spell_text(layer.name), ",\"ways\":", ways.dump(), "}");
+  const ordered_json modes = spell_modes(layer);
+  return cat("{\"name\":", spell_text(layer.name), ",\"modes\":", modes.dump(), "}");
+}
+
+std::string print_unit(const Unit& unit) {
+  std::string out = cat("{\"name\":",
+                        spell_text(unit.name),
+                        ",\"layers\":",
+                        numbers_json(spell_numbers(unit.layers)).dump());
+  if (!unit.forward_only.empty()) {
+    out += cat(",\"forward\":", numbers_json(spell_numbers(unit.forward_only)).dump());
+  }
+  out += unit.is_shared ? ",\"shared\":true" : "";
+  out += unit.elements > 0 ? cat(",\"elements\":", unit.elements) : "";
+  return out + "}";
+}
+
+std::string print_group(const comm::RankGroup& group) {
+  const ordered_json axes = spell_axes(group);
+  std::string out = cat("{\"name\":", spell_text(group.name), ",\"axes\":", axes.dump());
+  if (!group.stages.empty()) {
+    out += cat(",\"stages\":", numbers_json(spell_numbers(group.stages)).dump());
+  }
+  return out + "}";
+}
+
+ordered_json held_json(const RankProgram& rank, const std::vector<std::string>& names) {
+  ordered_json list = sizes_json(spell_sizes(rank.persistent, rank, names));
+  for (size_t i = 0; i < rank.persistent.size(); ++i) {
+    const Value& value = rank.value(rank.persistent[i]);
+    if (info_of(value.kind).has_label) {
+      const auto label = static_cast<size_t>(value.label);
+      PENSTOCK_CHECK(label < rank.labels.size(), "no label ", value.label);
+      if (list[i].size() == 2) {
+        list[i].push_back("");
+      }
+      list[i].push_back(ordered_json::parse(spell_text(rank.labels[label])));
+    }
+  }
+  return list;
+}
+
+std::string print_limit(int64_t limit_bytes) {
+  return limit_bytes == 0 ? "null" : std::to_string(limit_bytes);
 }
 
 std::string print_rank(const Program& program, const RankProgram& rank) {
-  std::vector<std::string> residents;
-  for (const Resident& resident : rank.residents) {
-    residents.push_back(cat("[", spell_text(resident.name), ",", resident.bytes, "]"));
-  }
   const std::vector<std::string> names = value_names(rank);
   std::vector<std::string> instructions;
   for (const Instruction& instruction : rank.instructions) {
@@ -73,67 +128,59 @@ std::string print_rank(const Program& program, const RankProgram& rank) {
     }
     instructions.push_back(object.dump());
   }
-  const ordered_json limit =
-      rank.limit_bytes == 0 ? ordered_json() : ordered_json(rank.limit_bytes);
   return cat("{\"limit\":",
-             limit.dump(),
-             ",\n\"residents\":[",
-             join(residents, ","),
-             "],\n\"given\":",
-             sizes_json(spell_given(rank, names)).dump(),
+             print_limit(rank.limit_bytes),
+             rank.host_limit_bytes > 0 ? cat(",\"host\":", rank.host_limit_bytes) : "",
+             rank.disk_limit_bytes > 0 ? cat(",\"disk\":", rank.disk_limit_bytes) : "",
+             ",\n\"hold\":",
+             held_json(rank, names).dump(),
+             ",\n\"given\":",
+             sizes_json(spell_sizes(rank.given, rank, names)).dump(),
              ",\n\"instructions\":",
              print_lines(instructions),
              "}");
 }
 
+template <typename T, typename Print>
+std::string print_all(const std::vector<T>& items, const Print& print) {
+  std::vector<std::string> lines;
+  for (const T& item : items) {
+    lines.push_back(print(item));
+  }
+  return print_lines(lines);
+}
+
 std::string print(const Program& program) {
-  std::vector<std::string> layers;
-  for (const LayerInfo& layer : program.layers) {
-    layers.push_back(print_layer(layer));
+  std::string out = cat(
+      "{\"", kVersionKey, "\":", kProgramVersion, ",\n\"micro_batches\":", program.micro_batches);
+  if (program.updates > 1 || program.mixes_weights) {
+    out += cat(",\n\"updates\":",
+               program.updates,
+               ",\n\"mixes_weights\":",
+               program.mixes_weights ? "true" : "false");
   }
-  std::vector<std::string> ranks;
-  for (const RankProgram& rank : program.ranks) {
-    ranks.push_back(print_rank(program, rank));
+  if (program.mesh != comm::Mesh()) {
+    ordered_json mesh;
+    for (const comm::Axis axis : comm::kAxes) {
+      if (program.mesh.degree(axis) > 1) {
+        mesh[std::string(comm::axis_name(axis))] = program.mesh.degree(axis);
+      }
+    }
+    out += cat(",\n\"mesh\":", mesh.dump());
   }
-  const std::string updates = program.updates == 1 && !program.mixes_weights
-                                  ? ""
-                                  : cat(",\n\"updates\":",
-                                        program.updates,
-                                        ",\n\"mixes_weights\":",
-                                        program.mixes_weights ? "true" : "false");
-  std::vector<std::string> units;
-  for (const Unit& unit : program.units) {
-    units.push_back(cat("{\"name\":",
-                        spell_text(unit.name),
-                        ",\"layers\":[",
-                        join(spell_layers(unit.layers), ","),
-                        unit.forward_only.empty() ? "" : "],\"forward\":[",
-                        join(spell_layers(unit.forward_only), ","),
-                        "]}"));
+  if (program.shard != Shard::None || program.step_reduces) {
+    out += cat(",\n\"shard\":\"", shard_name(program.shard), "\"");
+    out += program.step_reduces ? ",\n\"step_reduces\":true" : "";
   }
-  const std::string replicas = !has_replicas(program)
-                                   ? ""
-                                   : cat(",\n\"replicas\":",
-                                         program.replicas,
-                                         ",\n\"shard\":\"",
-                                         shard_name(program.shard),
-                                         "\"",
-                                         program.step_reduces ? ",\n\"step_reduces\":true" : "",
-                                         ",\n\"units\":",
-                                         print_lines(units));
-  return cat("{\"",
-             kVersionKey,
-             "\":",
-             kProgramVersion,
-             ",\n\"micro_batches\":",
-             program.micro_batches,
-             updates,
-             replicas,
-             ",\n\"layers\":",
-             print_lines(layers),
-             ",\n\"ranks\":",
-             print_lines(ranks),
-             "}\n");
+  if (!program.groups.empty()) {
+    out += cat(",\n\"groups\":", print_all(program.groups, print_group));
+  }
+  out += cat(",\n\"layers\":", print_all(program.layers, print_layer));
+  if (!program.units.empty()) {
+    out += cat(",\n\"units\":", print_all(program.units, print_unit));
+  }
+  const auto print_one = [&](const RankProgram& rank) { return print_rank(program, rank); };
+  return cat(out, ",\n\"ranks\":", print_all(program.ranks, print_one), "}\n");
 }
 
 class JsonParser {
@@ -151,11 +198,12 @@ class JsonParser {
                 "micro_batches",
                 "updates",
                 "mixes_weights",
-                "replicas",
+                "mesh",
                 "shard",
                 "step_reduces",
-                "units",
+                "groups",
                 "layers",
+                "units",
                 "ranks"});
     reader_.read_micro_batches(number("micro_batches", member(root, "micro_batches")));
     if (root.contains("updates") || root.contains("mixes_weights")) {
@@ -163,15 +211,17 @@ class JsonParser {
       require(mixes.is_boolean(), "mixes_weights", mixes, "true or false");
       reader_.read_updates(number("updates", member(root, "updates")), mixes.get<bool>());
     }
-    for (const json& layer : list("layers", member(root, "layers"))) {
-      reader_.set_place(cat(origin_, ": layer ", reader_.program().layers.size()));
-      read_layer(layer);
-    }
-    reader_.set_place(origin_);
-    read_replicas(root);
+    read_mesh(root);
+    read_shard(root);
+    read_all(
+        root, "groups", "group", /*is_needed=*/false, [&](const json& one) { read_group(one); });
+    read_all(
+        root, "layers", "layer", /*is_needed=*/true, [&](const json& one) { read_layer(one); });
+    read_all(root, "units", "unit", /*is_needed=*/false, [&](const json& one) { read_unit(one); });
     for (const json& rank : list("ranks", member(root, "ranks"))) {
       read_rank(rank, reader_.program().ranks.size());
     }
+    reader_.set_place(origin_);
     return reader_.finish();
   }
 
@@ -185,40 +235,67 @@ class JsonParser {
     }
   }
 
-  void read_layer(const json& layer) {
-    require(layer.is_object(), "a layer", layer, "an object");
-    check_keys("a layer", layer, {"name", "ways"});
-    reader_.read_layer(text("name", member(layer, "name")), names("ways", member(layer, "ways")));
-  }
-
-  void read_replicas(const json& root) {
-    if (!root.contains("replicas") && !root.contains("shard") && !root.contains("units") &&
-        !root.contains("step_reduces")) {
+  template <typename Read>
+  void read_all(const json& root, const char* key, const char* what, bool is_needed, Read read) {
+    if (!is_needed && !root.contains(key)) {
       return;
     }
-    bool step_reduces = false;
-    if (root.contains("step_reduces")) {
-      const json& said = member(root, "step_reduces");
-      require(said.is_boolean(), "step_reduces", said, "true or false");
-      step_reduces = said.get<bool>();
-    }
-    reader_.read_replicas(number("replicas", member(root, "replicas")),
-                          text("shard", member(root, "shard")),
-                          step_reduces);
-    for (const json& unit : list("units", member(root, "units"))) {
-      reader_.set_place(cat(origin_, ": unit ", reader_.program().units.size()));
-      read_unit(unit);
+    size_t index = 0;
+    for (const json& one : list(key, member(root, key))) {
+      reader_.set_place(cat(origin_, ": ", what, " ", index++));
+      require(one.is_object(), cat("a ", what), one, "an object");
+      read(one);
     }
     reader_.set_place(origin_);
   }
 
+  void read_mesh(const json& root) {
+    if (root.contains("mesh")) {
+      const json& mesh = member(root, "mesh");
+      require(mesh.is_object(), "mesh", mesh, "an object");
+      for (const auto& [axis, degree] : mesh.items()) {
+        reader_.read_axis(axis, number(axis, degree));
+      }
+    }
+  }
+
+  void read_shard(const json& root) {
+    if (root.contains("shard") || root.contains("step_reduces")) {
+      const bool step_reduces = root.contains("step_reduces") && flag("step_reduces", root);
+      reader_.read_shard(text("shard", member(root, "shard")), step_reduces);
+    }
+  }
+
+  void read_group(const json& group) {
+    check_keys("a group", group, {"name", "axes", "stages"});
+    reader_.read_group(
+        text("name", member(group, "name")),
+        names("axes", member(group, "axes")),
+        group.contains("stages") ? numbers("stages", group) : std::vector<std::string>());
+  }
+
+  void read_layer(const json& layer) {
+    check_keys("a layer", layer, {"name", "modes"});
+    reader_.read_layer(text("name", member(layer, "name")), names("modes", member(layer, "modes")));
+  }
+
   void read_unit(const json& unit) {
-    require(unit.is_object(), "a unit", unit, "an object");
-    check_keys("a unit", unit, {"name", "layers", "forward"});
-    reader_.read_unit(
-        text("name", member(unit, "name")),
-        numbers("layers", unit),
-        unit.contains("forward") ? numbers("forward", unit) : std::vector<std::string>());
+    check_keys("a unit", unit, {"name", "layers", "forward", "shared", "elements"});
+    ProgramReader::UnitWords words{.layers = numbers("layers", unit)};
+    if (unit.contains("forward")) {
+      words.forward_only = numbers("forward", unit);
+    }
+    words.is_shared = unit.contains("shared") && flag("shared", unit);
+    if (unit.contains("elements")) {
+      words.elements = number("elements", member(unit, "elements"));
+    }
+    reader_.read_unit(text("name", member(unit, "name")), words);
+  }
+
+  bool flag(const char* key, const json& object) const {
+    const json& said = member(object, key);
+    require(said.is_boolean(), key, said, "true or false");
+    return said.get<bool>();
   }
 
   std::vector<std::string> numbers(const char* key, const json& object) const {
@@ -233,12 +310,21 @@ class JsonParser {
     const std::string place = cat(origin_, ": rank ", number_of_rank);
     reader_.set_place(place);
     require(rank.is_object(), "a rank", rank, "an object");
-    check_keys("a rank", rank, {"limit", "residents", "given", "instructions"});
-    const json& limit = member(rank, "limit");
-    reader_.read_rank(limit.is_null() ? spell_limit(0) : number("limit", limit));
-    for (const json& resident : list("residents", member(rank, "residents"))) {
-      const auto [name, bytes] = pair("residents", resident);
-      reader_.read_resident(name, bytes);
+    check_keys("a rank", rank, {"limit", "host", "disk", "hold", "given", "instructions"});
+    const auto limit = [&](const char* key) {
+      const json& said = member(rank, key);
+      return said.is_null() ? spell_limit(0) : number(key, said);
+    };
+    reader_.read_rank({limit("limit"),
+                       rank.contains("host") ? limit("host") : spell_limit(0),
+                       rank.contains("disk") ? limit("disk") : spell_limit(0)});
+    for (const json& held : list("hold", member(rank, "hold"))) {
+      const bool has_label = held.is_array() && held.size() == 4;
+      json item = held;
+      if (has_label) {
+        item.erase(3);
+      }
+      reader_.read_held(size("hold", item), has_label ? text("a label", held[3]) : "");
     }
     for (const std::string& size : sizes("given", member(rank, "given"))) {
       reader_.read_given(size);
@@ -270,6 +356,13 @@ class JsonParser {
       case FieldType::Integer:
       case FieldType::Number:
         return {number(field.name, value)};
+      case FieldType::Integers: {
+        std::vector<std::string> items;
+        for (const json& item : list(field.name, value)) {
+          items.push_back(number(cat("an item of ", field.name), item));
+        }
+        return items;
+      }
       case FieldType::Word:
         return {text(field.name, value)};
       case FieldType::Names:
@@ -303,17 +396,27 @@ class JsonParser {
     return result;
   }
 
-  std::pair<std::string, std::string> pair(const std::string& what, const json& value) const {
+  // A value with its bytes, and where it lives.
+  std::string size(const std::string& what, const json& value) const {
     const std::string item = cat("an item of ", what);
-    require(value.is_array() && value.size() == 2, item, value, "an array of a name and its bytes");
-    return {text(item, value[0]), number(item, value[1])};
+    require(value.is_array() && (value.size() == 2 || value.size() == 3),
+            item,
+            value,
+            "an array of a name and its bytes");
+    const std::string where = value.size() == 3 ? text(item, value[2]) : "";
+    if (!where.empty() && !where.starts_with('@') && !where.starts_with('/')) {
+      reader_.fail(cat(item,
+                       " has ",
+                       in_quotes(where),
+                       " after its bytes; slices (@0-64) and a tier (/host) stand there"));
+    }
+    return cat(text(item, value[0]), ":", number(item, value[1]), where);
   }
 
   std::vector<std::string> sizes(const std::string& what, const json& value) const {
     std::vector<std::string> result;
     for (const json& item : list(what, value)) {
-      const auto [name, bytes] = pair(what, item);
-      result.push_back(cat(name, ":", bytes));
+      result.push_back(size(what, item));
     }
     return result;
   }

@@ -16,8 +16,9 @@ namespace penstock::program {
 
 namespace {
 
-constexpr size_t kMaxWayName = 64;
-constexpr double kMaxSeconds = 1e300;             // so that sums stay finite
+constexpr size_t kMaxModeName = 64;
+constexpr double kMaxSeconds = 1e300;  // so that sums stay finite
+constexpr int32_t kMaxRanks = 1 << 16;
 constexpr int64_t kMaxExtent = int64_t{1} << 24;  // layers times micro-batches
 constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
 
@@ -86,10 +87,30 @@ void ProgramReader::read_updates(std::string_view number, bool mixes_weights) {
   program_.mixes_weights = mixes_weights;
 }
 
-void ProgramReader::read_replicas(std::string_view number,
-                                  std::string_view shard,
-                                  bool step_reduces) {
-  program_.replicas = count("replicas", number, 1);
+void ProgramReader::read_axis(std::string_view axis, std::string_view degree) {
+  std::vector<std::string> known;
+  for (const comm::Axis one : comm::kAxes) {
+    if (comm::axis_name(one) == axis) {
+      int32_t& place = one == comm::Axis::Data       ? program_.mesh.data
+                       : one == comm::Axis::Pipeline ? program_.mesh.pipeline
+                       : one == comm::Axis::Tensor   ? program_.mesh.tensor
+                                                     : program_.mesh.context;
+      place = static_cast<int32_t>(integer(std::string(axis), degree, 1, kMaxRanks));
+      int64_t ranks = 1;
+      for (const comm::Axis other : comm::kAxes) {
+        ranks *= program_.mesh.degree(other);
+      }
+      if (ranks > kMaxRanks) {
+        fail(cat("the mesh has ", ranks, " ranks; up to ", kMaxRanks, " are allowed"));
+      }
+      return;
+    }
+    known.emplace_back(comm::axis_name(one));
+  }
+  fail_unknown("axis", axis, known);
+}
+
+void ProgramReader::read_shard(std::string_view shard, bool step_reduces) {
   program_.step_reduces = step_reduces;
   std::vector<std::string> known;
   for (const Shard one : kShards) {
@@ -102,49 +123,102 @@ void ProgramReader::read_replicas(std::string_view number,
   fail_unknown("shard", shard, known);
 }
 
-void ProgramReader::read_unit(const std::string& name,
-                              const std::vector<std::string>& layers,
-                              const std::vector<std::string>& forward_only) {
-  const auto read = [&](const std::vector<std::string>& words) {
-    std::vector<int32_t> numbers;
-    for (const std::string& word : words) {
-      const int32_t layer = count("layer", word);
-      check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
-      if (!numbers.empty() && layer <= numbers.back()) {
-        fail(cat("layer ", layer, " comes after ", numbers.back(), "; a unit's layers count up"));
-      }
-      numbers.push_back(layer);
+void ProgramReader::read_group(const std::string& name,
+                               const std::vector<std::string>& axes,
+                               const std::vector<std::string>& stages) {
+  comm::RankGroup group{.name = name};
+  std::vector<std::string> known;
+  for (const comm::Axis axis : comm::kAxes) {
+    known.emplace_back(comm::axis_name(axis));
+  }
+  for (const std::string& word : axes) {
+    const auto at = std::find(known.begin(), known.end(), word);
+    if (at == known.end()) {
+      fail_unknown("axis", word, known);
     }
-    return numbers;
-  };
-  program_.units.push_back({name, read(layers), read(forward_only)});
+    if (group.axes.contains(comm::kAxes[static_cast<size_t>(at - known.begin())])) {
+      fail(cat("axis ", word, " is repeated; it is allowed once"));
+    }
+    group.axes = group.axes | comm::kAxes[static_cast<size_t>(at - known.begin())];
+  }
+  for (const std::string& word : stages) {
+    const int32_t stage = count("stage", word);
+    if (stage >= program_.mesh.pipeline) {
+      fail(cat("stage ", stage, " is out of range; the mesh has ", program_.mesh.pipeline));
+    }
+    if (!group.stages.empty() && stage <= group.stages.back()) {
+      fail(cat("stage ", stage, " comes after ", group.stages.back(), "; stages count up"));
+    }
+    group.stages.push_back(stage);
+  }
+  program_.groups.push_back(std::move(group));
 }
 
-void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& ways) {
+std::vector<int32_t> ProgramReader::layer_list(const std::vector<std::string>& words) const {
+  std::vector<int32_t> numbers;
+  for (const std::string& word : words) {
+    const int32_t layer = count("layer", word);
+    check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
+    if (!numbers.empty() && layer <= numbers.back()) {
+      fail(cat("layer ", layer, " comes after ", numbers.back(), "; a unit's layers count up"));
+    }
+    numbers.push_back(layer);
+  }
+  return numbers;
+}
+
+void ProgramReader::read_unit(const std::string& name, const UnitWords& words) {
+  program_.units.push_back({.name = name,
+                            .layers = layer_list(words.layers),
+                            .forward_only = layer_list(words.forward_only),
+                            .is_shared = words.is_shared,
+                            .elements = bytes("elements", words.elements)});
+}
+
+void ProgramReader::read_layer(const std::string& name, const std::vector<std::string>& modes) {
   LayerInfo layer{name, {}};
   std::map<std::string, int32_t> indices;
-  for (const std::string& word : ways) {
-    Way added = way(word);
+  for (const std::string& word : modes) {
+    SaveMode added = mode(word);
     if (!indices.emplace(added.name, static_cast<int32_t>(indices.size())).second) {
-      fail(cat("way ", added.name, " is repeated; a layer's ways have different names"));
+      fail(cat("save mode ", added.name, " is repeated; those of a layer have different names"));
     }
-    layer.ways.push_back(std::move(added));
+    layer.modes.push_back(std::move(added));
   }
   program_.layers.push_back(std::move(layer));
-  ways_.push_back(std::move(indices));
+  modes_.push_back(std::move(indices));
   check_extent();
 }
 
-void ProgramReader::read_rank(std::string_view limit) {
-  finish_rank();
-  const int64_t limit_bytes = limit == kNoLimit ? 0 : bytes("limit", limit, 1);
-  program_.ranks.push_back({.limit_bytes = limit_bytes});
+int64_t ProgramReader::limit(const std::string& what, const std::string& word) const {
+  return word == kNoLimit ? 0 : bytes(what, word, 1);
 }
 
-void ProgramReader::read_resident(const std::string& name, std::string_view size) {
-  Resident resident{name, bytes("bytes of a resident", size)};
-  count_bytes(resident.bytes);
-  program_.ranks.back().residents.push_back(std::move(resident));
+void ProgramReader::read_rank(const Limits& limits) {
+  finish_rank();
+  program_.ranks.push_back({.limit_bytes = limit("limit", limits.device),
+                            .host_limit_bytes = limit("host", limits.host),
+                            .disk_limit_bytes = limit("disk", limits.disk)});
+}
+
+void ProgramReader::read_held(std::string_view size, const std::string& label) {
+  const ValueId id = add_value(size);
+  RankProgram& rank = program_.ranks.back();
+  const Value& value = rank.value(id);
+  const ValueKindInfo& info = info_of(value.kind);
+  if (!info.is_persistent) {
+    fail(cat("value ",
+             in_quotes(size),
+             " is not held from step to step; weights, gradients, state "
+             "and what never moves are"));
+  }
+  if (info.has_label) {
+    check_number("label", std::to_string(value.label), rank.labels.size());
+    rank.labels.push_back(label);
+  } else if (!label.empty()) {
+    fail(cat("value ", in_quotes(size), " has no label; e and k have"));
+  }
+  rank.persistent.push_back(id);
 }
 
 void ProgramReader::read_given(std::string_view size) {
@@ -152,14 +226,14 @@ void ProgramReader::read_given(std::string_view size) {
 }
 
 Op ProgramReader::read_op(std::string_view word, std::initializer_list<const char*> others) const {
-  for (const Op op : kOps) {
-    if (op_name(op) == word) {
-      return op;
+  for (size_t op = 0; op < kNumOps; ++op) {
+    if (op_name(static_cast<Op>(op)) == word) {
+      return static_cast<Op>(op);
     }
   }
   std::vector<std::string> known(others.begin(), others.end());
-  for (const Op op : kOps) {
-    known.emplace_back(op_name(op));
+  for (size_t op = 0; op < kNumOps; ++op) {
+    known.emplace_back(op_name(static_cast<Op>(op)));
   }
   fail_unknown("word", word, known);
 }
@@ -184,6 +258,10 @@ void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
   Instruction instruction = scalars(op, fields);
   most_working_bytes_ = std::max(most_working_bytes_, instruction.working_bytes);
   count_bytes(0);
+  if (instruction.sent_bytes > kMaxBytes - sent_bytes_) {
+    fail(cat("the bytes that this rank sends add up to more than ", kMaxBytes));
+  }
+  sent_bytes_ += instruction.sent_bytes;
   if ((kTransfer & bit(op)) != 0) {
     check_transfer(instruction, fields);
   }
@@ -193,7 +271,10 @@ void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
         instruction.makes.push_back(add_value(size));
       }
     } else if (field.type == FieldType::Names) {
-      const auto list = field.name == "reads" ? &Instruction::reads : &Instruction::frees;
+      const auto list = field.name == "reads"     ? &Instruction::reads
+                        : field.name == "sets"    ? &Instruction::sets
+                        : field.name == "updates" ? &Instruction::updates
+                                                  : &Instruction::frees;
       for (const std::string& used : field.words) {
         uses_.push_back({instructions.size(), list, used});
       }
@@ -205,6 +286,11 @@ void ProgramReader::read_instruction(Op op, const std::vector<Field>& fields) {
 
 Program ProgramReader::finish() {
   finish_rank();
+  if (!program_.ranks.empty() &&
+      static_cast<size_t>(program_.mesh.ranks()) != program_.ranks.size()) {
+    fail(cat(
+        "the program has ", program_.ranks.size(), " ranks, and its mesh ", program_.mesh.ranks()));
+  }
   for (const auto& [peer, place] : later_peers_) {
     if (peer >= program_.ranks.size()) {
       set_place(place);
@@ -254,39 +340,32 @@ double ProgramReader::seconds(const std::string& word) const {
 }
 
 Resource ProgramReader::resource(const std::string& word) const {
-  std::string_view rest = word;
-  if (rest == "compute") {
-    return {};
-  }
-  if (rest == kToReplicas) {
-    return {ResourceKind::Replicas};
-  }
-  constexpr std::array numbered = {std::pair{"copy", ResourceKind::Copy},
-                                   std::pair{"link", ResourceKind::Link},
-                                   std::pair{"inlet", ResourceKind::Inlet}};
+  const std::string_view rest = word;
   const size_t colon = std::min(word.find(':'), word.size());
-  for (const auto& [name, kind] : numbered) {
-    if (colon < word.size() && rest.substr(0, colon) == name) {
-      return {kind, count(name, rest.substr(colon + 1))};
+  std::vector<std::string> known;
+  for (size_t kind = 0; kind < kNumResourceKinds; ++kind) {
+    const ResourceRule& rule = kResources[kind];
+    if (rest.substr(0, colon) == rule.name && rule.has_index == (colon < word.size())) {
+      return {static_cast<ResourceKind>(kind),
+              rule.has_index ? count(std::string(rule.name), rest.substr(colon + 1)) : 0};
     }
+    known.push_back(cat(rule.name, rule.has_index ? ":N" : ""));
   }
-  fail(cat("on ",
-           in_quotes(word),
-           " is no resource; compute, copy:N, link:N, inlet:N and replicas are"));
+  fail(cat("on ", in_quotes(word), " is no resource; ", join(known, ", "), " are"));
 }
 
-Way ProgramReader::way(const std::string& word) const {
-  Way result{word, word.ends_with(kNeedsOutput)};
+SaveMode ProgramReader::mode(const std::string& word) const {
+  SaveMode result{word, word.ends_with(kNeedsOutput)};
   if (result.needs_output) {
     result.name.resize(word.size() - kNeedsOutput.size());
   }
-  if (!is_way_name(result.name)) {
-    fail(cat("way ",
+  if (!is_mode_name(result.name)) {
+    fail(cat("save mode ",
              in_quotes(word),
              " is no name; up to ",
-             kMaxWayName,
+             kMaxModeName,
              " letters, digits, _ and - are allowed (but not - and ",
-             kNoWay,
+             kNoMode,
              "), then ",
              kNeedsOutput,
              " or not"));
@@ -294,19 +373,19 @@ Way ProgramReader::way(const std::string& word) const {
   return result;
 }
 
-int32_t ProgramReader::way_index(int32_t layer, const std::string& name) const {
-  if (name == kNoWay) {
+int32_t ProgramReader::mode_index(int32_t layer, const std::string& name) const {
+  if (name == kNoMode) {
     return kKeepNothing;
   }
-  const auto& indices = ways_[static_cast<size_t>(layer)];
+  const auto& indices = modes_[static_cast<size_t>(layer)];
   if (const auto found = indices.find(name); found != indices.end()) {
     return found->second;
   }
-  std::vector<std::string> known = {std::string(kNoWay)};
-  for (const Way& way : program_.layers[static_cast<size_t>(layer)].ways) {
-    known.push_back(way.name);
+  std::vector<std::string> known = {std::string(kNoMode)};
+  for (const SaveMode& one : program_.layers[static_cast<size_t>(layer)].modes) {
+    known.push_back(one.name);
   }
-  fail_unknown(cat("way of layer ", layer), name, known);
+  fail_unknown(cat("save mode of layer ", layer), name, known);
 }
 
 // Whoever checks or draws a program has a place for each layer and micro-batch; a short file must
@@ -380,18 +459,31 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
   if (const Field* field = find_field(fields, "layer")) {
     result.layer = count("layer", field->words[0]);
     // What enters the loss can be sent, too.
-    check_layer(result.layer, program_.loss_index() + ((kTransfer & bit(op)) != 0 ? 1 : 0));
+    const bool may_be_loss = ((kTransfer | bit(Op::Add)) & bit(op)) != 0;
+    check_layer(result.layer, program_.loss_index() + (may_be_loss ? 1 : 0));
   }
-  if (const Field* field = find_field(fields, "unit")) {
-    result.layer = count("unit", field->words[0]);
-    check_unit(result.layer);
+  if (const Field* field = find_field(fields, "units")) {
+    result.units = unit_list(field->words);
+  }
+  if (const Field* field = find_field(fields, "group")) {
+    result.group = count("group", field->words[0]);
+    if (static_cast<size_t>(result.group) >= program_.groups.size()) {
+      fail(cat(
+          "group ", result.group, " is out of range; the program has ", program_.groups.size()));
+    }
+  }
+  if (const Field* field = find_field(fields, "to")) {
+    if (field->words[0] != kAll && field->words[0] != kScatter) {
+      fail_unknown("to", field->words[0], {std::string(kAll), std::string(kScatter)});
+    }
+    result.scatters = field->words[0] == kScatter;
   }
   if (const Field* field = find_field(fields, "mb")) {
     result.micro_batch = count("mb", field->words[0]);
     check_micro_batch(result.micro_batch);
   }
   if (const Field* field = find_field(fields, "keep")) {
-    result.keep = way_index(result.layer, field->words[0]);
+    result.keep = mode_index(result.layer, field->words[0]);
   }
   if (const Field* field = find_field(fields, "on")) {
     result.resource = resource(field->words[0]);
@@ -402,26 +494,53 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
   if (const Field* field = find_field(fields, "working")) {
     result.working_bytes = bytes("working", field->words[0]);
   }
+  if (const Field* field = find_field(fields, "sends")) {
+    result.sent_bytes = bytes("sends", field->words[0]);
+  }
   return result;
 }
 
+std::vector<int32_t> ProgramReader::unit_list(const std::vector<std::string>& words) const {
+  std::vector<int32_t> units;
+  for (const std::string& word : words) {
+    units.push_back(count("unit", word));
+    check_unit(units.back());
+  }
+  return units;
+}
+
 Value ProgramReader::new_value(const std::string& name) const {
-  const auto parsed = parse_value_name(name, program_.loss_index());
+  const auto parsed = parse_value_name(name);
   if (!parsed) {
     fail(cat("value ",
              in_quotes(name),
-             " is no name like x3.0, s3.0, d3.0, w3.0, p3.0, g3.0, r3.0, t.0, v.0 or x3.0#2"));
+             " is no name like x3.0, s3.0, d3.0, w3.0, t.0, p3.0, g3.0, v.0, m3, c3, a3, b3.0, o3, "
+             "e0, k0, q.0, z.0, n.0 or x3.0#2"));
   }
-  const bool is_of_a_layer =
-      parsed->kind == ValueKind::Saved || parsed->kind == ValueKind::WeightWork;
-  if (is_of_a_unit(parsed->kind)) {
-    check_unit(parsed->layer);
-  } else {
-    check_layer(parsed->layer, program_.loss_index() + (is_of_a_layer ? 0 : 1));
+  const Value& value = parsed->value;
+  const ValueKindInfo& info = info_of(value.kind);
+  const bool is_of_work = value.kind == ValueKind::Saved || value.kind == ValueKind::WeightWork;
+  if (info.has_unit) {
+    check_unit(value.unit);
   }
-  check_micro_batch(parsed->micro_batch);
+  if (info.has_layer) {
+    check_layer(value.layer, program_.loss_index() + (is_of_work ? 0 : 1));
+  }
+  if (info.has_micro_batch) {
+    check_micro_batch(value.micro_batch);
+  }
+  if (info.has_version && value.version >= program_.updates) {
+    fail(cat("update ", value.version, " is out of range; the program has ", program_.updates));
+  }
+  if (info.is_persistent && parsed->making > 1) {
+    fail(cat("value ", name, " is held from step to step; it is there once, without #"));
+  }
   if (ids_.contains(name)) {
-    fail(cat("value ", name, " is made or given twice; the next making is #", parsed->making + 1));
+    fail(info.is_persistent ? cat("value ", name, " is held twice; it is there once")
+                            : cat("value ",
+                                  name,
+                                  " is made or given twice; the next making is #",
+                                  parsed->making + 1));
   }
   if (parsed->making > 1) {
     const int32_t before = parsed->making - 1;
@@ -430,7 +549,25 @@ Value ProgramReader::new_value(const std::string& name) const {
       fail(cat("value ", name, " comes before ", parsed->first, earlier, "; makings count up"));
     }
   }
-  return {parsed->kind, parsed->layer, parsed->micro_batch, 0};
+  return value;
+}
+
+std::vector<Slice> ProgramReader::slices(const std::string& name, std::string_view words) const {
+  std::vector<Slice> found;
+  for (;;) {
+    const size_t plus = words.find('+');
+    const std::string_view word = words.substr(0, plus);
+    const size_t dash = word.find('-');
+    if (dash == std::string_view::npos) {
+      fail(cat("slice ", in_quotes(word), " of ", name, " is not written FIRST-END"));
+    }
+    found.push_back({bytes("first element of a slice", word.substr(0, dash)),
+                     bytes("end of a slice", word.substr(dash + 1))});
+    if (plus == std::string_view::npos) {
+      return found;
+    }
+    words.remove_prefix(plus + 1);
+  }
 }
 
 ValueId ProgramReader::add_value(std::string_view size) {
@@ -440,11 +577,29 @@ ValueId ProgramReader::add_value(std::string_view size) {
   }
   const std::string name(size.substr(0, colon));
   Value added = new_value(name);
-  added.bytes = bytes(cat("bytes of ", name), size.substr(colon + 1));
+  std::string_view rest = size.substr(colon + 1);
+  if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    const std::string_view word = rest.substr(slash + 1);
+    const auto tier = std::find_if(
+        kTiers.begin(), kTiers.end(), [&](Tier one) { return tier_name(one) == word; });
+    if (tier == kTiers.end() || *tier == Tier::Device) {
+      fail_unknown("tier", word, {"host", "disk"});
+    }
+    added.tier = *tier;
+    rest = rest.substr(0, slash);
+  }
+  if (const size_t at = rest.find('@'); at != std::string_view::npos) {
+    if (!info_of(added.kind).has_unit || !info_of(added.kind).is_persistent) {
+      fail(cat("value ", name, " has no slices; weights, gradients and state of a unit have"));
+    }
+    added.slices = slices(name, rest.substr(at + 1));
+    rest = rest.substr(0, at);
+  }
+  added.bytes = bytes(cat("bytes of ", name), rest);
   count_bytes(added.bytes);
   std::vector<Value>& values = program_.ranks.back().values;
   const auto id = static_cast<ValueId>(values.size());
-  values.push_back(added);
+  values.push_back(std::move(added));
   ids_.emplace(name, id);
   return id;
 }
@@ -462,7 +617,7 @@ void ProgramReader::finish_rank() {
     const auto found = ids_.find(use.value);
     if (found == ids_.end()) {
       set_place(places_[use.instruction]);
-      fail(cat("value ", in_quotes(use.value), " is neither made nor given in this rank"));
+      fail(cat("value ", in_quotes(use.value), " is neither held, given nor made in this rank"));
     }
     (program_.ranks.back().instructions[use.instruction].*use.list).push_back(found->second);
   }
@@ -471,6 +626,7 @@ void ProgramReader::finish_rank() {
   places_.clear();
   held_bytes_ = 0;
   most_working_bytes_ = 0;
+  sent_bytes_ = 0;
 }
 
 }  // namespace penstock::program

@@ -19,17 +19,20 @@
 
 namespace penstock::program {
 
-inline constexpr int kProgramVersion = 1;
+inline constexpr int kProgramVersion = 2;
 inline constexpr size_t kMaxProgramBytes = size_t{64} << 20;  // of a file
 
-// What a field of an instruction takes: a number, a word, values ("x1.0"), or values with their
-// bytes ("x1.0:4096").
-enum class FieldType { Integer, Number, Word, Names, Sizes };
+// What a field of an instruction takes: a number, numbers, a word, values ("x1.0"), or values with
+// their bytes ("x1.0:4096").
+enum class FieldType { Integer, Integers, Number, Word, Names, Sizes };
+constexpr bool is_list(FieldType type) {
+  return type == FieldType::Integers || type == FieldType::Names || type == FieldType::Sizes;
+}
 
 struct Field {
   std::string name;
   FieldType type = FieldType::Word;
-  std::vector<std::string> words;  // exactly one, except for Names and Sizes
+  std::vector<std::string> words;  // exactly one, except for lists
 };
 
 // Takes a file's words from front to back. Every function throws ConfigError for words that mean
@@ -48,13 +51,23 @@ class ProgramReader {
   void read_version(std::string_view version) const;
   void read_micro_batches(std::string_view number);
   void read_updates(std::string_view number, bool mixes_weights);  // after the micro-batches
-  void read_replicas(std::string_view number, std::string_view shard, bool step_reduces);
-  void read_layer(const std::string& name, const std::vector<std::string>& ways);
-  void read_unit(const std::string& name,
-                 const std::vector<std::string>& layers,
-                 const std::vector<std::string>& forward_only);  // after layers
-  void read_rank(std::string_view limit);
-  void read_resident(const std::string& name, std::string_view size);
+  void read_axis(std::string_view axis, std::string_view degree);
+  void read_shard(std::string_view shard, bool step_reduces);
+  void read_group(const std::string& name,
+                  const std::vector<std::string>& axes,
+                  const std::vector<std::string>& stages);
+  void read_layer(const std::string& name, const std::vector<std::string>& modes);
+  struct UnitWords {
+    std::vector<std::string> layers, forward_only;
+    bool is_shared = false;
+    std::string elements = "0";
+  };
+  void read_unit(const std::string& name, const UnitWords& words);  // after layers
+  struct Limits {
+    std::string device, host, disk;
+  };
+  void read_rank(const Limits& limits);
+  void read_held(std::string_view size, const std::string& label = "");
   void read_given(std::string_view size);
   // `others` are words that could stand in its place, for the message.
   Op read_op(std::string_view word, std::initializer_list<const char*> others = {}) const;
@@ -84,8 +97,12 @@ class ProgramReader {
                   int64_t most) const;
   double seconds(const std::string& word) const;
   Resource resource(const std::string& word) const;
-  Way way(const std::string& word) const;
-  int32_t way_index(int32_t layer, const std::string& name) const;
+  SaveMode mode(const std::string& word) const;
+  int32_t mode_index(int32_t layer, const std::string& name) const;
+  std::vector<int32_t> layer_list(const std::vector<std::string>& words) const;
+  std::vector<int32_t> unit_list(const std::vector<std::string>& words) const;
+  int64_t limit(const std::string& what, const std::string& word) const;
+  std::vector<Slice> slices(const std::string& name, std::string_view words) const;
   void check_extent() const;
   void check_layer(int32_t layer, int32_t end) const;
   void check_unit(int32_t unit) const;
@@ -94,28 +111,31 @@ class ProgramReader {
   void check_transfer(const Instruction& instruction, const std::vector<Field>& fields);
   Instruction scalars(Op op, const std::vector<Field>& fields) const;
   Value new_value(const std::string& name) const;
-  ValueId add_value(std::string_view size);
+  ValueId add_value(std::string_view size);  // "x1.0:4096", "o3:800@0-64+96-160/host"
   void count_bytes(int64_t added);
   void finish_rank();
 
   Program program_;
   std::string place_;
-  std::vector<std::map<std::string, int32_t>> ways_;  // of each layer: name to index
+  std::vector<std::map<std::string, int32_t>> modes_;  // of each layer: name to index
   // Ranks that were not read yet when an instruction named them, and its place.
   std::vector<std::pair<size_t, std::string>> later_peers_;
   // Of the rank that is being read.
   std::map<std::string, ValueId> ids_;
   std::vector<Use> uses_;
   std::vector<std::string> places_;  // of its instructions
-  int64_t held_bytes_ = 0;           // all residents and values together
+  int64_t held_bytes_ = 0;           // all values together
   int64_t most_working_bytes_ = 0;
+  int64_t sent_bytes_ = 0;
 };
 
-bool has_replicas(const Program& program);  // and says so in a file
 std::string spell_limit(int64_t limit_bytes);
-std::vector<std::string> spell_ways(const LayerInfo& layer);
-std::vector<std::string> spell_layers(const std::vector<int32_t>& layers);
-std::vector<std::string> spell_given(const RankProgram& rank,
+std::vector<std::string> spell_modes(const LayerInfo& layer);
+std::vector<std::string> spell_numbers(const std::vector<int32_t>& numbers);
+std::vector<std::string> spell_axes(const comm::RankGroup& group);
+// "x1.0:4096", as makes, hold and given have it.
+std::vector<std::string> spell_sizes(const std::vector<ValueId>& ids,
+                                     const RankProgram& rank,
                                      const std::vector<std::string>& value_names);
 std::vector<Field> spell_fields(const Program& program,
                                 const RankProgram& rank,

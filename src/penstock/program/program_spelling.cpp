@@ -35,22 +35,12 @@ std::vector<std::string> spell_names(const std::vector<ValueId>& ids,
   return words;
 }
 
-std::vector<std::string> spell_sizes(const std::vector<ValueId>& ids,
-                                     const RankProgram& rank,
-                                     const std::vector<std::string>& value_names) {
-  std::vector<std::string> words;
-  words.reserve(ids.size());
-  for (const ValueId id : ids) {
-    words.push_back(cat(at(value_names, id, "value"), ":", at(rank.values, id, "value").bytes));
-  }
-  return words;
-}
-
 std::string spell_keep(const Program& program, const Instruction& instruction) {
   if (instruction.keep == kKeepNothing) {
-    return std::string(kNoWay);
+    return std::string(kNoMode);
   }
-  return at(at(program.layers, instruction.layer, "layer").ways, instruction.keep, "way").name;
+  return at(at(program.layers, instruction.layer, "layer").modes, instruction.keep, "save mode")
+      .name;
 }
 
 using FieldWords = std::array<std::vector<std::string>, kFields.size()>;
@@ -60,68 +50,77 @@ FieldWords spell_words(const Program& program,
                        const RankProgram& rank,
                        const std::vector<std::string>& value_names,
                        const Instruction& instruction) {
-  const bool has_unit = is_collective(instruction.op);
-  return {{{std::to_string(has_unit ? -1 : instruction.layer)},
-           {std::to_string(has_unit ? instruction.layer : -1)},
+  return {{{std::to_string(instruction.layer)},
+           spell_numbers(instruction.units),
            {std::to_string(instruction.micro_batch)},
            {spell_keep(program, instruction)},
+           {std::to_string(instruction.group)},
+           {std::string(instruction.scatters ? kScatter : kAll)},
            spell_names(instruction.reads, value_names),
            spell_sizes(instruction.makes, rank, value_names),
+           spell_names(instruction.sets, value_names),
+           spell_names(instruction.updates, value_names),
            spell_names(instruction.frees, value_names),
            {spell_resource(instruction.resource)},
            {format_number(instruction.seconds)},
-           {std::to_string(instruction.working_bytes)}}};
+           {std::to_string(instruction.working_bytes)},
+           {std::to_string(instruction.sent_bytes)}}};
 }
 
 }  // namespace
 
 std::string spell_resource(const Resource& resource) {
-  switch (resource.kind) {
-    case ResourceKind::Compute:
-      PENSTOCK_CHECK(resource.index == 0, "compute ", resource.index);
-      return "compute";
-    case ResourceKind::Copy:
-      return cat("copy:", resource.index);
-    case ResourceKind::Link:
-      return cat("link:", resource.index);
-    case ResourceKind::Inlet:
-      return cat("inlet:", resource.index);
-    case ResourceKind::Replicas:
-      PENSTOCK_CHECK(resource.index == 0, "replicas ", resource.index);
-      return std::string(kToReplicas);
-  }
-  throw InternalError("no such resource");
+  const ResourceRule& rule = kResources[static_cast<size_t>(resource.kind)];
+  PENSTOCK_CHECK(rule.has_index || resource.index == 0, rule.name, " ", resource.index);
+  return rule.has_index ? cat(rule.name, ":", resource.index) : std::string(rule.name);
 }
 
-bool has_replicas(const Program& program) {
-  return program.replicas != 1 || program.shard != Shard::None || !program.units.empty();
+std::vector<std::string> spell_sizes(const std::vector<ValueId>& ids,
+                                     const RankProgram& rank,
+                                     const std::vector<std::string>& value_names) {
+  std::vector<std::string> words;
+  words.reserve(ids.size());
+  for (const ValueId id : ids) {
+    const Value& value = at(rank.values, id, "value");
+    std::string word = cat(at(value_names, id, "value"), ":", value.bytes);
+    for (size_t i = 0; i < value.slices.size(); ++i) {
+      word += cat(i == 0 ? "@" : "+", value.slices[i].first, "-", value.slices[i].end);
+    }
+    words.push_back(value.tier == Tier::Device ? word : cat(word, "/", tier_name(value.tier)));
+  }
+  return words;
 }
 
 std::string spell_limit(int64_t limit_bytes) {
   return limit_bytes == 0 ? std::string(kNoLimit) : std::to_string(limit_bytes);
 }
 
-std::vector<std::string> spell_ways(const LayerInfo& layer) {
+std::vector<std::string> spell_modes(const LayerInfo& layer) {
   std::vector<std::string> words;
-  for (const Way& way : layer.ways) {
+  for (const SaveMode& mode : layer.modes) {
     PENSTOCK_CHECK(
-        is_way_name(way.name), "way ", in_quotes(way.name), " of ", in_quotes(layer.name));
-    words.push_back(cat(way.name, way.needs_output ? kNeedsOutput : ""));
+        is_mode_name(mode.name), "save mode ", in_quotes(mode.name), " of ", in_quotes(layer.name));
+    words.push_back(cat(mode.name, mode.needs_output ? kNeedsOutput : ""));
   }
   return words;
 }
 
-std::vector<std::string> spell_layers(const std::vector<int32_t>& layers) {
+std::vector<std::string> spell_numbers(const std::vector<int32_t>& numbers) {
   std::vector<std::string> words;
-  for (const int32_t layer : layers) {
-    words.push_back(std::to_string(layer));
+  for (const int32_t number : numbers) {
+    words.push_back(std::to_string(number));
   }
   return words;
 }
 
-std::vector<std::string> spell_given(const RankProgram& rank,
-                                     const std::vector<std::string>& value_names) {
-  return spell_sizes(rank.given, rank, value_names);
+std::vector<std::string> spell_axes(const comm::RankGroup& group) {
+  std::vector<std::string> words;
+  for (const comm::Axis axis : comm::kAxes) {
+    if (group.axes.contains(axis)) {
+      words.emplace_back(comm::axis_name(axis));
+    }
+  }
+  return words;
 }
 
 std::vector<Field> spell_fields(const Program& program,

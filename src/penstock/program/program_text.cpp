@@ -1,6 +1,7 @@
 #include "penstock/program/program_text.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,14 +20,34 @@ std::string print_list(const std::vector<std::string>& items) {
   return items.empty() ? std::string(kNoItems) : join(items, ",");
 }
 
-std::string print_rank(const Program& program, const RankProgram& rank) {
-  std::string out;
-  for (const Resident& resident : rank.residents) {
-    out += cat("resident ", resident.bytes, " ", spell_text(resident.name), "\n");
+// Those without a label on one line; each of the others has its own.
+std::string print_held(const RankProgram& rank, const std::vector<std::string>& names) {
+  std::string out, unlabelled;
+  const std::vector<std::string> sizes = spell_sizes(rank.persistent, rank, names);
+  const auto flush = [&] {
+    out += unlabelled.empty() ? "" : cat("hold", unlabelled, "\n");
+    unlabelled.clear();
+  };
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Value& value = rank.value(rank.persistent[i]);
+    if (!info_of(value.kind).has_label) {
+      unlabelled += cat(" ", sizes[i]);
+      continue;
+    }
+    flush();
+    PENSTOCK_CHECK(static_cast<size_t>(value.label) < rank.labels.size(), "no label ", value.label);
+    const std::string& label = rank.labels[static_cast<size_t>(value.label)];
+    out += cat("hold ", sizes[i], " ", spell_text(label), "\n");
   }
+  flush();
+  return out;
+}
+
+std::string print_rank(const Program& program, const RankProgram& rank) {
   const std::vector<std::string> names = value_names(rank);
+  std::string out = print_held(rank, names);
   if (!rank.given.empty()) {
-    out += cat("given ", join(spell_given(rank, names), " "), "\n");
+    out += cat("given ", join(spell_sizes(rank.given, rank, names), " "), "\n");
   }
   for (const Instruction& instruction : rank.instructions) {
     out += op_name(instruction.op);
@@ -38,39 +59,64 @@ std::string print_rank(const Program& program, const RankProgram& rank) {
   return out;
 }
 
-std::string print(const Program& program) {
+// What stands before the layers.
+std::string print_head(const Program& program) {
   std::string out =
       cat("penstock-program ", kProgramVersion, "\nmicro-batches ", program.micro_batches, "\n");
   if (program.updates > 1 || program.mixes_weights) {
     const char* weights = program.mixes_weights ? "mixed" : "kept";
     out += cat("updates ", program.updates, " weights=", weights, "\n");
   }
-  if (has_replicas(program)) {
-    out += cat("replicas ",
-               program.replicas,
-               " shard=",
-               shard_name(program.shard),
-               program.step_reduces ? " reduced=step" : "",
-               "\n");
-  }
-  for (size_t i = 0; i < program.layers.size(); ++i) {
-    const LayerInfo& layer = program.layers[i];
-    out += cat("layer ", i, " ", spell_text(layer.name));
-    out += cat(" ways=", print_list(spell_ways(layer)), "\n");
-  }
-  for (size_t i = 0; i < program.units.size(); ++i) {
-    const Unit& unit = program.units[i];
-    out += cat("unit ", i, " ", spell_text(unit.name));
-    out += cat(" layers=", print_list(spell_layers(unit.layers)));
-    if (!unit.forward_only.empty()) {
-      out += cat(" forward=", print_list(spell_layers(unit.forward_only)));
+  if (program.mesh != comm::Mesh()) {
+    out += "mesh";
+    for (const comm::Axis axis : comm::kAxes) {
+      if (program.mesh.degree(axis) > 1) {
+        out += cat(" ", comm::axis_name(axis), "=", program.mesh.degree(axis));
+      }
     }
     out += "\n";
   }
+  if (program.shard != Shard::None || program.step_reduces) {
+    out +=
+        cat("shard ", shard_name(program.shard), program.step_reduces ? " reduced=step" : "", "\n");
+  }
+  for (size_t i = 0; i < program.groups.size(); ++i) {
+    const comm::RankGroup& group = program.groups[i];
+    out += cat("group ", i, " ", spell_text(group.name), " axes=", print_list(spell_axes(group)));
+    if (!group.stages.empty()) {
+      out += cat(" stages=", print_list(spell_numbers(group.stages)));
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+std::string print_unit(const Unit& unit) {
+  std::string out = cat(spell_text(unit.name), " layers=", print_list(spell_numbers(unit.layers)));
+  if (!unit.forward_only.empty()) {
+    out += cat(" forward=", print_list(spell_numbers(unit.forward_only)));
+  }
+  out += unit.is_shared ? " shared=yes" : "";
+  out += unit.elements > 0 ? cat(" elements=", unit.elements) : "";
+  return out;
+}
+
+std::string print(const Program& program) {
+  std::string out = print_head(program);
+  for (size_t i = 0; i < program.layers.size(); ++i) {
+    const LayerInfo& layer = program.layers[i];
+    out += cat("layer ", i, " ", spell_text(layer.name));
+    out += cat(" modes=", print_list(spell_modes(layer)), "\n");
+  }
+  for (size_t i = 0; i < program.units.size(); ++i) {
+    out += cat("unit ", i, " ", print_unit(program.units[i]), "\n");
+  }
   for (size_t i = 0; i < program.ranks.size(); ++i) {
     const RankProgram& rank = program.ranks[i];
-    out += cat("rank ", i, " limit=", spell_limit(rank.limit_bytes), "\n");
-    out += print_rank(program, rank);
+    out += cat("rank ", i, " limit=", spell_limit(rank.limit_bytes));
+    out += rank.host_limit_bytes > 0 ? cat(" host=", rank.host_limit_bytes) : "";
+    out += rank.disk_limit_bytes > 0 ? cat(" disk=", rank.disk_limit_bytes) : "";
+    out += cat("\n", print_rank(program, rank));
   }
   return out;
 }
@@ -116,15 +162,15 @@ class TextParser {
     set_place();
     if (part_ < Part::Layers) {
       reader_.fail(
-          "the program ends here; it begins with the lines penstock-program 1 and "
+          "the program ends here; it begins with the lines penstock-program 2 and "
           "micro-batches N");
     }
     return reader_.finish();
   }
 
  private:
-  // What has been read last. The parts of a file come in this order; the last two once per rank.
-  enum class Part { Nothing, Version, Layers, Units, Rank, Instructions };
+  // What has been read last. The parts of a file come in this order; the last three once per rank.
+  enum class Part { Nothing, Version, Layers, Units, Rank, Given, Instructions };
 
   void set_place() { reader_.set_place(origin_ + ":" + std::to_string(line_number_)); }
 
@@ -190,32 +236,34 @@ class TextParser {
   void read_words(const Words& words) {
     const std::string_view first = words[0];
     if (first == "penstock-program") {
-      require_form(words, "ww", "penstock-program 1");
+      require_form(words, "ww", "penstock-program 2");
       advance(first, part_ == Part::Nothing, Part::Version);
       reader_.read_version(words[1]);
     } else if (part_ == Part::Nothing) {
-      reader_.fail("the file does not begin with penstock-program 1; it is no program");
+      reader_.fail("the file does not begin with penstock-program 2; it is no program");
     } else if (first == "micro-batches") {
       require_form(words, "ww", "micro-batches 4");
       advance(first, part_ == Part::Version, Part::Layers);
       reader_.read_micro_batches(words[1]);
     } else if (first == "updates") {
       read_updates(words);
-    } else if (first == "replicas") {
-      read_replicas(words);
+    } else if (first == "mesh") {
+      read_mesh(words);
+    } else if (first == "shard") {
+      read_shard(words);
+    } else if (first == "group") {
+      read_group(words);
     } else if (first == "layer") {
       read_layer(words);
     } else if (first == "unit") {
       read_unit(words);
     } else if (first == "rank") {
       read_rank(words);
-    } else if (first == "resident") {
-      require_form(words, "wwq", "resident 4096 \"parameters\"");
-      advance(first, part_ == Part::Rank, Part::Rank);
-      reader_.read_resident(unquote(words[2]), words[1]);
+    } else if (first == "hold") {
+      read_held(words);
     } else if (first == "given") {
       require_form(words, std::string(std::max(words.size(), size_t{2}), 'w'), "given x0.0:4096");
-      advance(first, part_ == Part::Rank, Part::Rank);
+      advance(first, part_ == Part::Rank || part_ == Part::Given, Part::Given);
       for (size_t i = 1; i < words.size(); ++i) {
         reader_.read_given(words[i]);
       }
@@ -227,8 +275,7 @@ class TextParser {
   void read_updates(const Words& words) {
     constexpr const char* example = "updates 4 weights=kept";
     require_form(words, "www", example);
-    advance("updates", is_before_layers() && !has_updates_ && !has_replicas_, Part::Layers);
-    has_updates_ = true;
+    advance_head("updates", Head::Updates);
     const std::string_view weights = option(words[2], "weights", example);
     if (weights != "kept" && weights != "mixed") {
       reader_.fail_unknown("weights", weights, {"kept", "mixed"});
@@ -236,16 +283,47 @@ class TextParser {
     reader_.read_updates(words[1], weights == "mixed");
   }
 
-  void read_replicas(const Words& words) {
-    constexpr const char* example = "replicas 2 shard=none";
-    const bool has_more = words.size() == 4;
-    require_form(words, has_more ? "wwww" : "www", example);
-    advance("replicas", is_before_layers() && !has_replicas_, Part::Layers);
-    has_replicas_ = true;
-    if (has_more && option(words[3], "reduced", "replicas 2 shard=none reduced=step") != "step") {
-      reader_.fail_unknown("reduced", option(words[3], "reduced", example), {"step"});
+  void read_mesh(const Words& words) {
+    constexpr const char* example = "mesh data=2 pipeline=4";
+    require_form(words, std::string(std::max(words.size(), size_t{2}), 'w'), example);
+    advance_head("mesh", Head::Mesh);
+    Words axes;
+    for (size_t i = 1; i < words.size(); ++i) {
+      const size_t equals = words[i].find('=');
+      if (equals == std::string_view::npos) {
+        fail_form("mesh", example);
+      }
+      axes.push_back(words[i].substr(0, equals));
+      if (std::find(axes.begin(), axes.end() - 1, axes.back()) != axes.end() - 1) {
+        reader_.fail(cat("axis ", axes.back(), " is repeated; it is allowed once"));
+      }
+      reader_.read_axis(axes.back(), words[i].substr(equals + 1));
     }
-    reader_.read_replicas(words[1], option(words[2], "shard", example), has_more);
+  }
+
+  void read_shard(const Words& words) {
+    constexpr const char* example = "shard optimizer reduced=step";
+    const bool has_more = words.size() == 3;
+    require_form(words, has_more ? "www" : "ww", "shard gradients");
+    advance_head("shard", Head::Shard);
+    if (has_more && option(words[2], "reduced", example) != "step") {
+      reader_.fail_unknown("reduced", option(words[2], "reduced", example), {"step"});
+    }
+    reader_.read_shard(words[1], has_more);
+  }
+
+  void read_group(const Words& words) {
+    constexpr const char* example = "group 0 \"data\" axes=data";
+    const bool has_more = words.size() == 5;
+    require_form(words, has_more ? "wwqww" : "wwqw", example);
+    advance("group", is_before_layers(), Part::Layers);
+    head_ = Head::Groups;
+    reader_.check_number("group", words[1], reader_.program().groups.size());
+    constexpr const char* longer = "group 0 \"table\" axes=pipeline stages=0,3";
+    reader_.read_group(
+        unquote(words[2]),
+        split_list(option(words[3], "axes", example)),
+        has_more ? split_list(option(words[4], "stages", longer)) : std::vector<std::string>());
   }
 
   bool is_before_layers() const {
@@ -253,38 +331,92 @@ class TextParser {
   }
 
   void read_unit(const Words& words) {
-    constexpr const char* example = "unit 0 \"name\" layers=0,1";
-    const bool has_more = words.size() == 5;
-    require_form(words, has_more ? "wwqww" : "wwqw", example);
+    constexpr const char* example = "unit 0 \"name\" layers=0,1 forward=0 shared=yes elements=64";
+    require_form(
+        words, "wwq" + std::string(words.size() - std::min<size_t>(words.size(), 3), 'w'), example);
     advance("unit", part_ == Part::Layers || part_ == Part::Units, Part::Units);
     reader_.check_number("unit", words[1], reader_.program().units.size());
-    constexpr const char* longer = "unit 0 \"name\" layers=0,1 forward=0";
-    reader_.read_unit(
-        unquote(words[2]),
-        split_list(option(words[3], "layers", example)),
-        has_more ? split_list(option(words[4], "forward", longer)) : std::vector<std::string>());
+    ProgramReader::UnitWords unit;
+    size_t at = 3;
+    const auto take = [&](std::string_view name) {
+      const bool is_there = at < words.size() && words[at].starts_with(cat(name, "="));
+      return is_there ? std::optional(words[at++].substr(name.size() + 1)) : std::nullopt;
+    };
+    const auto layers = take("layers");
+    if (!layers) {
+      fail_form("layers", example);
+    }
+    unit.layers = split_list(*layers);
+    if (const auto forward = take("forward")) {
+      unit.forward_only = split_list(*forward);
+    }
+    if (const auto shared = take("shared")) {
+      if (*shared != "yes") {
+        reader_.fail_unknown("shared", *shared, {"yes"});
+      }
+      unit.is_shared = true;
+    }
+    unit.elements = std::string(take("elements").value_or("0"));
+    if (at < words.size()) {
+      fail_form("unit", example);
+    }
+    reader_.read_unit(unquote(words[2]), unit);
   }
 
   void read_layer(const Words& words) {
-    constexpr const char* example = "layer 0 \"name\" ways=all";
+    constexpr const char* example = "layer 0 \"name\" modes=all";
     require_form(words, "wwqw", example);
     advance("layer", part_ == Part::Layers, Part::Layers);
     reader_.check_number("layer", words[1], reader_.program().layers.size());
-    reader_.read_layer(unquote(words[2]), split_list(option(words[3], "ways", example)));
+    reader_.read_layer(unquote(words[2]), split_list(option(words[3], "modes", example)));
   }
 
   void read_rank(const Words& words) {
     constexpr const char* example = "rank 0 limit=none";
-    require_form(words, "www", example);
+    constexpr const char* longer = "rank 0 limit=none host=4096 disk=8192";
+    const size_t count = std::clamp<size_t>(words.size(), 3, 5);
+    require_form(words, std::string(count, 'w'), count == 3 ? example : longer);
     advance("rank", part_ >= Part::Layers, Part::Rank);
     reader_.check_number("rank", words[1], reader_.program().ranks.size());
-    reader_.read_rank(option(words[2], "limit", example));
+    ProgramReader::Limits limits{
+        std::string(option(words[2], "limit", example)), spell_limit(0), spell_limit(0)};
+    size_t at = 3;
+    if (at < words.size() && words[at].starts_with("host=")) {
+      limits.host = std::string(option(words[at++], "host", longer));
+    }
+    if (at < words.size()) {
+      limits.disk = std::string(option(words[at++], "disk", longer));
+    }
+    if (at < words.size()) {
+      fail_form("rank", longer);
+    }
+    reader_.read_rank(limits);
+  }
+
+  void read_held(const Words& words) {
+    advance("hold", part_ == Part::Rank, Part::Rank);
+    if (words.size() == 3 && is_quoted(words[2])) {
+      return reader_.read_held(words[1], unquote(words[2]));
+    }
+    require_form(
+        words, std::string(std::max(words.size(), size_t{2}), 'w'), "hold m0:4096 o0:8192");
+    for (size_t i = 1; i < words.size(); ++i) {
+      reader_.read_held(words[i]);
+    }
   }
 
   void read_instruction(const Words& words) {
-    const Op op = reader_.read_op(
-        words[0],
-        {"micro-batches", "updates", "replicas", "layer", "unit", "rank", "resident", "given"});
+    const Op op = reader_.read_op(words[0],
+                                  {"micro-batches",
+                                   "updates",
+                                   "mesh",
+                                   "shard",
+                                   "group",
+                                   "layer",
+                                   "unit",
+                                   "rank",
+                                   "hold",
+                                   "given"});
     advance(words[0], part_ >= Part::Rank, Part::Instructions);
     std::vector<Field> fields;
     for (size_t i = 1; i < words.size(); ++i) {
@@ -294,8 +426,7 @@ class TextParser {
       }
       Field field = reader_.read_field(op, words[i].substr(0, equals), fields);
       const std::string_view value = words[i].substr(equals + 1);
-      const bool is_list = field.type == FieldType::Names || field.type == FieldType::Sizes;
-      field.words = is_list ? split_list(value) : std::vector{std::string(value)};
+      field.words = is_list(field.type) ? split_list(value) : std::vector{std::string(value)};
       fields.push_back(std::move(field));
     }
     reader_.read_instruction(op, fields);
@@ -328,17 +459,24 @@ class TextParser {
       reader_.fail(
           cat(word,
               " is out of place; the order is penstock-program, micro-batches, updates (of an "
-              "asynchronous pipeline), replicas (where there are several), layers, units (of "
-              "replicas), and for each rank: rank, residents and given values, instructions"));
+              "asynchronous pipeline), mesh (of several ranks), shard, groups, layers, units, and "
+              "for each rank: rank, held values, given values, instructions"));
     }
     part_ = next;
+  }
+
+  // Lines that come once before the groups and layers, in this order.
+  enum class Head { Nothing, Updates, Mesh, Shard, Groups };
+  void advance_head(std::string_view word, Head head) {
+    advance(word, is_before_layers() && head_ < head, Part::Layers);
+    head_ = head;
   }
 
   std::string_view text_;  // what is left
   const std::string& origin_;
   int64_t line_number_ = 1;
   Part part_ = Part::Nothing;
-  bool has_updates_ = false, has_replicas_ = false;
+  Head head_ = Head::Nothing;
   ProgramReader reader_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/program/rank_lives.h"
-#include "penstock/program/replica_check.h"
+#include "penstock/program/unit_check.h"
 
 namespace penstock::program {
 
@@ -15,7 +15,7 @@ class RankCheck {
   RankCheck(const Program& program, int32_t number, Backwards& backwards)
       : program_(program),
         lives_(program, number),
-        replicas_(lives_),
+        units_(lives_),
         versions_(backwards.inputs.size(), kNoVersion),
         backwards_(backwards) {}
 
@@ -33,70 +33,115 @@ class RankCheck {
                         ? "there is no step"
                         : cat("there are ", steps_, " steps for ", program_.updates, " updates"));
     }
-    replicas_.check_end();
+    units_.check_end();
     return lives_.peak();
   }
 
  private:
   static constexpr int32_t kNoVersion = -1;
 
-  // What the operation itself demands of its values.
+  using Check = void (RankCheck::*)(const Instruction&);
   void check_meaning(const Instruction& instruction) {
-    check_resource(instruction);
-    replicas_.check_frees(instruction);
-    switch (instruction.op) {
-      case Op::Clear:
-        check_touches_no_values(instruction);
-        check_comes_before_last_step();
-        if (clears_++ > steps_) {
-          lives_.refuse("the gradients are cleared a second time");
-        }
-        if (contributions_ > 0) {
-          lives_.refuse("clears gradients that already hold a part");
-        }
-        return;
-      case Op::Forward:
-        check_layer(instruction);
-        return check_forward(instruction);
-      case Op::Loss:
-        check_micro_batch(instruction);
-        return check_loss(instruction);
-      case Op::Backward:
-      case Op::BackwardInput:
-        check_layer(instruction);
-        return check_backward(instruction);
-      case Op::BackwardWeight:
-        check_layer(instruction);
-        return check_backward_weight(instruction);
-      case Op::Send:
-      case Op::Receive:
-        check_micro_batch(instruction);
-        return check_transfer(instruction);
-      case Op::Drop:
-        if (!instruction.reads.empty() || !instruction.makes.empty() || instruction.frees.empty()) {
-          lives_.refuse("a drop frees values and does nothing else");
-        }
-        return;
-      case Op::Step:
-        if (program_.replicas == 1) {
-          check_touches_no_values(instruction);
-        }
-        if (steps_ >= program_.updates) {
-          lives_.refuse(program_.updates == 1 ? "a second step" : "more steps than updates");
-        }
-        check_gradients_complete();
-        replicas_.check_step(instruction);
-        ++steps_;
-        contributions_ = 0;
-        return;
-      case Op::Stash:
-        return check_stash(instruction);
-      case Op::Gather:
-        return replicas_.check_gather(instruction);
-      case Op::Reduce:
-        return replicas_.check_reduce(instruction);
+    // What each operation demands of its values, in the order of Op.
+    static constexpr OpTable<Check> kChecks = {{
+        &RankCheck::check_forward,
+        &RankCheck::check_loss,
+        &RankCheck::check_backward,
+        &RankCheck::check_backward,
+        &RankCheck::check_backward_weight,
+        &RankCheck::check_transfer,
+        &RankCheck::check_transfer,
+        &RankCheck::check_drop,
+        &RankCheck::check_stash,
+        &RankCheck::check_gather,
+        &RankCheck::check_reduce,
+        &RankCheck::check_add,
+        &RankCheck::check_squares,
+        &RankCheck::check_decide,
+        &RankCheck::check_step,
+    }};
+    if (static_cast<size_t>(instruction.op) >= kNumOps) {
+      lives_.refuse("no such operation");
     }
-    lives_.refuse("no such operation");
+    check_resource(instruction);
+    check_unused_fields(instruction);
+    units_.check_frees(instruction);
+    (this->*row_of(kChecks, instruction.op))(instruction);
+  }
+
+  // Fields that an operation has no use for are as they are by default.
+  void check_unused_fields(const Instruction& instruction) const {
+    const Op op = instruction.op;
+    const bool is_work = is_at_layer(op);
+    const bool has_layer = (is_work && op != Op::Loss) || is_transfer(op) || op == Op::Add;
+    const bool has_micro_batch = is_work || is_transfer(op) || is_collective(op);
+    const bool has_units = is_collective(op) || op == Op::Add || op == Op::Step;
+    if ((!has_layer && instruction.layer != -1) ||
+        (!has_micro_batch && instruction.micro_batch != -1) ||
+        (op != Op::Forward && instruction.keep != kKeepNothing) ||
+        (op == Op::Receive && instruction.seconds != 0)) {
+      lives_.refuse(
+          "names a layer, a micro-batch, a save mode or seconds, and has no use for them");
+    }
+    if ((!has_units && !instruction.units.empty()) ||
+        (!is_collective(op) && instruction.group != kNoGroup) ||
+        (op != Op::Reduce && instruction.scatters) ||
+        (op != Op::Send && !is_collective(op) && instruction.sent_bytes != 0)) {
+      lives_.refuse("names units, a group or sent bytes, and has no use for them");
+    }
+  }
+
+  void check_drop(const Instruction& instruction) {
+    lives_.check_counts(instruction, {});
+    if (instruction.frees.empty()) {
+      lives_.refuse("a drop frees values and does nothing else");
+    }
+  }
+  void check_gather(const Instruction& instruction) {
+    check_comes_before_end(instruction);
+    units_.check_gather(instruction);
+  }
+  void check_reduce(const Instruction& instruction) {
+    check_comes_before_last_step();
+    units_.check_reduce(instruction);
+  }
+  void check_add(const Instruction& instruction) {
+    check_comes_before_last_step();
+    units_.check_add(instruction);
+  }
+  void check_squares(const Instruction& instruction) {
+    check_comes_before_last_step();
+    check_gradients_complete();
+    units_.check_squares(instruction);
+  }
+  void check_decide(const Instruction& instruction) {
+    check_comes_before_last_step();
+    units_.check_decide(instruction);
+  }
+  void check_step(const Instruction& instruction) {
+    if (steps_ >= program_.updates) {
+      lives_.refuse(program_.updates == 1 ? "a second step" : "more steps than updates");
+    }
+    check_gradients_complete();
+    if (program_.units.empty()) {
+      const bool has_decision = !instruction.reads.empty();
+      lives_.check_counts(instruction, {.reads = has_decision ? size_t{1} : 0});
+      if (!instruction.units.empty()) {
+        lives_.refuse("there is no unit ", instruction.units[0]);
+      }
+      if (has_decision && lives_.value(instruction.reads[0]).kind != ValueKind::Decision) {
+        lives_.refuse("reads ", lives_.name(instruction.reads[0]), ", which is no decision");
+      }
+    }
+    steps_ += units_.check_step(instruction) ? 1 : 0;
+  }
+
+  // What other replicas have moved is gathered after the step; nothing else comes after it.
+  void check_comes_before_end(const Instruction& instruction) const {
+    const bool gathers_moved = instruction.makes.empty();
+    if (!gathers_moved) {
+      check_comes_before_last_step();
+    }
   }
 
   void check_resource(const Instruction& instruction) const {
@@ -112,17 +157,24 @@ class RankCheck {
       lives_.refuse("there is no other rank ", peer);
     }
     if (is_link || is_inlet) {
-      replicas_.check_peer(peer);
+      units_.check_peer(peer);
     }
-    const bool is_to_replicas = kind == ResourceKind::Replicas;
-    if (is_to_replicas != is_collective(instruction.op)) {
-      lives_.refuse("only gathers and reduces are on the line to the replicas");
+    if (kind == ResourceKind::Line) {
+      if (!is_collective(instruction.op) || peer != instruction.group) {
+        lives_.refuse("only gathers and reduces of its group are on a line");
+      }
+    }
+    const bool is_one = kind == ResourceKind::Compute || kind == ResourceKind::HostCompute;
+    if (peer < 0 || (is_one && peer != 0)) {
+      lives_.refuse("there is no resource number ", peer, " of its kind");
     }
   }
 
-  void check_transfer(const Instruction& instruction) const {
+  void check_transfer(const Instruction& instruction) {
+    check_micro_batch(instruction);
     const bool is_send = instruction.op == Op::Send;
-    lives_.check_counts(instruction, is_send ? 1 : 0, is_send ? 0 : 1);
+    lives_.check_counts(instruction,
+                        {.reads = is_send ? size_t{1} : 0, .makes = is_send ? 0 : size_t{1}});
     const Value& moved = lives_.value(is_send ? instruction.reads[0] : instruction.makes[0]);
     if (moved.kind != ValueKind::Activation && moved.kind != ValueKind::Gradient) {
       lives_.refuse("only activations and gradients go between ranks");
@@ -132,26 +184,25 @@ class RankCheck {
                     lives_.name(is_send ? instruction.reads[0] : instruction.makes[0]),
                     ", which is of another layer or micro-batch");
     }
-  }
-
-  void check_touches_no_values(const Instruction& instruction) const {
-    if (!instruction.reads.empty() || !instruction.makes.empty()) {
-      lives_.refuse(
-          "reads or makes ",
-          lives_.name(instruction.reads.empty() ? instruction.makes[0] : instruction.reads[0]),
-          "; it works on parameters alone");
+    if (is_send && instruction.sent_bytes != moved.bytes) {
+      lives_.refuse("sends ",
+                    lives_.name(instruction.reads[0]),
+                    " of ",
+                    moved.bytes,
+                    " bytes and counts ",
+                    instruction.sent_bytes);
     }
   }
 
   // A copy is of the weights as they are.
-  void check_stash(const Instruction& instruction) const {
-    if (program_.replicas > 1) {
+  void check_stash(const Instruction& instruction) {
+    if (program_.replicas() > 1) {
       lives_.refuse("replicas keep no copies of their weights");
     }
-    lives_.check_counts(instruction, 0, 1);
     check_comes_before_last_step();
+    units_.check_stash(instruction);
     const Value& copy = lives_.value(instruction.makes[0]);
-    if (copy.kind != ValueKind::Weights || copy.micro_batch != steps_) {
+    if (copy.kind != ValueKind::Stashed || copy.version != steps_) {
       lives_.refuse("makes ",
                     lives_.name(instruction.makes[0]),
                     " of weights that have had ",
@@ -161,29 +212,31 @@ class RankCheck {
   }
 
   // The updates that the weights of a forward, loss or backward have had.
-  int32_t weights_version(const Instruction& instruction) const {
+  int32_t weights_version(const Instruction& instruction, int32_t layer) const {
     int32_t version = kNoVersion;
     for (const ValueId id : instruction.reads) {
-      if (lives_.value(id).kind == ValueKind::Weights) {
+      if (lives_.value(id).kind == ValueKind::Stashed) {
         if (version != kNoVersion) {
           lives_.refuse("reads two versions of the weights");
         }
-        version = lives_.value(id).micro_batch;
+        version = lives_.value(id).version;
       }
     }
-    return version == kNoVersion ? steps_ : version;
+    return version == kNoVersion ? units_.version_of(layer).value_or(steps_) : version;
   }
   size_t weights_read(const Instruction& instruction) const {
     return static_cast<size_t>(
         std::count_if(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
-          return lives_.value(id).kind == ValueKind::Weights;
+          return lives_.value(id).kind == ValueKind::Stashed;
         }));
   }
 
-  // All that is done with a micro-batch at a layer is done with the same weights.
+  // All that is done with a micro-batch at a layer is done with the same weights; the loss works with
+  // those that the last layer had.
   void check_version(const Instruction& instruction, int32_t layer) {
-    const int32_t version = weights_version(instruction);
-    int32_t& first = versions_[backwards_.index(layer, instruction.micro_batch)];
+    const int32_t version = weights_version(instruction, layer);
+    const int32_t last = program_.loss_index() - 1;
+    int32_t& first = versions_[backwards_.index(std::min(layer, last), instruction.micro_batch)];
     if (first == kNoVersion) {
       first = version;
     } else if (first != version && !program_.mixes_weights) {
@@ -195,13 +248,11 @@ class RankCheck {
   }
 
   // The gradients that an update takes are those of its micro-batches alone.
-  void contribute(const Instruction& instruction, int32_t layer) {
+  void contribute(const Instruction& instruction) const {
     if (const int32_t update = program_.update_of(instruction.micro_batch); update != steps_) {
       lives_.refuse(
           "adds to the gradients of update ", steps_, "; the micro-batch is of update ", update);
     }
-    replicas_.contribute(instruction, layer);
-    ++contributions_;
   }
 
   void check_micro_batch(const Instruction& instruction) const {
@@ -224,46 +275,54 @@ class RankCheck {
     }
   }
 
-  const Way& way(const Instruction& instruction) const {
-    const auto& ways = program_.layers[static_cast<size_t>(instruction.layer)].ways;
-    if (instruction.keep < 0 || static_cast<size_t>(instruction.keep) >= ways.size()) {
-      lives_.refuse("the layer has no way of keeping number ", instruction.keep);
+  const SaveMode& mode_of(const Instruction& instruction) const {
+    const auto& modes = program_.layers[static_cast<size_t>(instruction.layer)].modes;
+    if (instruction.keep < 0 || static_cast<size_t>(instruction.keep) >= modes.size()) {
+      lives_.refuse("the layer has no save mode number ", instruction.keep);
     }
-    return ways[static_cast<size_t>(instruction.keep)];
+    return modes[static_cast<size_t>(instruction.keep)];
+  }
+
+  // Its own operands, and those of its units.
+  void check_operands(const Instruction& instruction, int32_t layer, const RankLives::Counts& own) {
+    const size_t copies = weights_read(instruction);
+    const RankLives::Counts extra = units_.check_work(instruction, layer, copies > 0);
+    lives_.check_counts(instruction,
+                        {.reads = own.reads + copies + extra.reads,
+                         .makes = own.makes + extra.makes,
+                         .changes = extra.changes});
   }
 
   void check_forward(const Instruction& instruction) {
+    check_layer(instruction);
     own(backwards_.rank_of[static_cast<size_t>(instruction.layer)]);
     check_version(instruction, instruction.layer);
-    const size_t reads = 1 + weights_read(instruction) +
-                         replicas_.check_units_of(instruction, instruction.layer).reads;
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
-    if (instruction.keep == kKeepNothing) {
-      lives_.check_counts(instruction, reads, 1);
-      lives_.made_of(instruction, ValueKind::Activation, instruction.layer + 1);
-      return;
+    size_t makes = 1;
+    bool makes_output = true;
+    if (instruction.keep != kKeepNothing) {
+      lives_.made_of(instruction, ValueKind::Saved, instruction.layer);
+      // Run again for its backward alone, it may leave out an output that backward does not need.
+      makes_output = instruction.makes.size() != 1 || mode_of(instruction).needs_output;
+      makes = makes_output ? 2 : 1;
     }
-    lives_.made_of(instruction, ValueKind::Saved, instruction.layer);
-    // Run again for its backward alone, it may leave out an output that backward does not need.
-    const bool leaves_output_out = instruction.makes.size() == 1 && !way(instruction).needs_output;
-    lives_.check_counts(instruction, reads, leaves_output_out ? 1 : 2);
-    if (!leaves_output_out) {
+    check_operands(instruction, instruction.layer, {.reads = 1, .makes = makes});
+    if (makes_output) {
       lives_.made_of(instruction, ValueKind::Activation, instruction.layer + 1);
     }
   }
 
   void check_loss(const Instruction& instruction) {
+    check_micro_batch(instruction);
     const int32_t last = program_.loss_index();
-    const auto [reads, makes] = replicas_.check_units_of(instruction, last);
-    lives_.check_counts(
-        instruction, 2 + weights_read(instruction) + reads, (last > 0 ? 1 : 0) + makes);
+    check_operands(instruction, last, {.reads = 2, .makes = last > 0 ? size_t{1} : 0});
     lives_.read_of(instruction, ValueKind::Activation, last);
     lives_.read_of(instruction, ValueKind::Targets, last);
     if (last > 0) {
       lives_.made_of(instruction, ValueKind::Gradient, last);
-      check_version(instruction, last - 1);
+      check_version(instruction, last);
     }
-    contribute(instruction, last);
+    contribute(instruction);
     if (backwards_.losses[static_cast<size_t>(instruction.micro_batch)]++ > 0) {
       lives_.refuse("a second loss of this micro-batch");
     }
@@ -271,16 +330,17 @@ class RankCheck {
   }
 
   void check_backward(const Instruction& instruction) {
+    check_layer(instruction);
     const ValueId saved = lives_.read_of(instruction, ValueKind::Saved, instruction.layer);
     const int32_t forward = lives_.maker_index(saved);
-    const Way& kept = way(lives_.maker(saved));
+    const SaveMode& kept = mode_of(lives_.maker(saved));
     const bool is_half = instruction.op == Op::BackwardInput;
-    const auto [reads, makes] = replicas_.check_units_of(instruction, instruction.layer);
     check_version(instruction, instruction.layer);
-    lives_.check_counts(
+    check_operands(
         instruction,
-        (kept.needs_output ? 4 : 3) + weights_read(instruction) + reads,
-        static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half) + makes);
+        instruction.layer,
+        {.reads = kept.needs_output ? size_t{4} : size_t{3},
+         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half)});
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
     lives_.read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
     if (kept.needs_output) {
@@ -298,7 +358,7 @@ class RankCheck {
     if (is_half) {
       lives_.made_of(instruction, ValueKind::WeightWork, instruction.layer);
     } else {
-      contribute(instruction, instruction.layer);
+      contribute(instruction);
       ++backwards_.weights[index];
     }
     if (backwards_.inputs[index]++ > 0) {
@@ -308,13 +368,13 @@ class RankCheck {
   }
 
   void check_backward_weight(const Instruction& instruction) {
-    lives_.check_counts(
-        instruction, 1 + replicas_.check_units_of(instruction, instruction.layer).reads, 0);
+    check_layer(instruction);
     lives_.read_of(instruction, ValueKind::WeightWork, instruction.layer);
     check_version(instruction, instruction.layer);
-    contribute(instruction, instruction.layer);
+    check_operands(instruction, instruction.layer, {.reads = 1});
+    contribute(instruction);
     if (backwards_.weights[backwards_.index(instruction.layer, instruction.micro_batch)]++ > 0) {
-      lives_.refuse("a second weight half of this layer and micro-batch");
+      lives_.refuse("a second weight gradient of this layer and micro-batch");
     }
   }
 
@@ -327,10 +387,7 @@ class RankCheck {
   }
 
   void check_gradients_complete() const {
-    if (clears_ <= steps_) {
-      lives_.refuse("the gradients were never cleared");
-    }
-    const bool is_alone = program_.ranks.size() == static_cast<size_t>(program_.replicas);
+    const bool is_alone = program_.mesh.degree(comm::Axis::Pipeline) == 1;
     const int32_t count = program_.micro_batches / program_.updates;
     for (int32_t i = 0; i < count; ++i) {
       const int32_t micro_batch = steps_ * count + i;
@@ -349,7 +406,7 @@ class RankCheck {
   void check_backward_complete(int32_t layer, int32_t micro_batch) const {
     const size_t index = backwards_.index(layer, micro_batch);
     if (backwards_.inputs[index] == 0 || backwards_.weights[index] == 0) {
-      lives_.refuse(backwards_.inputs[index] == 0 ? "the backward of " : "the weight half of ",
+      lives_.refuse(backwards_.inputs[index] == 0 ? "the backward of " : "the weight gradient of ",
                     program_.layers[static_cast<size_t>(layer)].name,
                     ", micro-batch ",
                     micro_batch,
@@ -359,10 +416,10 @@ class RankCheck {
 
   const Program& program_;
   RankLives lives_;
-  ReplicaCheck replicas_;
+  UnitCheck units_;
   std::vector<int32_t> versions_;  // by layer and micro-batch: updates of its weights
   Backwards& backwards_;
-  int32_t clears_ = 0, steps_ = 0, contributions_ = 0;
+  int32_t steps_ = 0;
 };
 
 }  // namespace

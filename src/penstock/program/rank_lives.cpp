@@ -1,18 +1,29 @@
 #include "penstock/program/rank_lives.h"
 
+#include <algorithm>
+
 #include "penstock/base/units.h"
 
 namespace penstock::program {
 
 namespace {
 
-// One past the last layer or unit that a value of this kind can be of.
-int32_t end_of_layers(const Program& program, ValueKind kind) {
-  if (is_of_a_unit(kind)) {
-    return static_cast<int32_t>(program.units.size());
-  }
-  const bool is_state = kind == ValueKind::Saved || kind == ValueKind::WeightWork;
-  return program.loss_index() + (is_state ? 0 : 1);
+// Whether the fields that a kind has are in range, and the others are not set.
+bool has_right_fields(const Program& program, const RankProgram& rank, const Value& value) {
+  const ValueKindInfo& info = info_of(value.kind);
+  const auto is_right = [](bool has_it, int32_t field, size_t end) {
+    return has_it ? field >= 0 && static_cast<size_t>(field) < end : field == -1;
+  };
+  const bool is_of_work = value.kind == ValueKind::Saved || value.kind == ValueKind::WeightWork;
+  const size_t layers = program.layers.size() + (is_of_work ? 0 : 1);
+  const bool has_slices = info.has_unit && info.is_persistent;
+  return is_right(info.has_layer, value.layer, layers) &&
+         is_right(info.has_unit, value.unit, program.units.size()) &&
+         is_right(
+             info.has_micro_batch, value.micro_batch, static_cast<size_t>(program.micro_batches)) &&
+         is_right(info.has_version, value.version, static_cast<size_t>(program.updates)) &&
+         is_right(info.has_label, value.label, rank.labels.size()) &&
+         (has_slices || value.slices.empty());
 }
 
 }  // namespace
@@ -23,7 +34,8 @@ RankLives::RankLives(const Program& program, int32_t number)
       number_(number),
       names_(value_names(rank_)),
       maker_(rank_.values.size(), kNobody),
-      freed_at_(rank_.values.size(), kNobody) {}
+      freed_at_(rank_.values.size(), kNobody),
+      tiers_(tiers_of(rank_)) {}
 
 std::string RankLives::place() const {
   const std::string where = program_.ranks.size() > 1 ? cat("rank ", number_, ", ") : "";
@@ -40,46 +52,73 @@ void RankLives::check_values() const {
     if (one.bytes < 0) {
       refuse(names_[i], " has ", one.bytes, " bytes");
     }
-    if (one.layer < 0 || one.layer >= end_of_layers(program_, one.kind) || one.micro_batch < 0 ||
-        one.micro_batch >= program_.micro_batches) {
-      refuse(names_[i],
-             " belongs to no ",
-             is_of_a_unit(one.kind) ? "unit" : "layer",
-             " or micro-batch of the program");
+    if (!has_right_fields(program_, rank_, one)) {
+      refuse(names_[i], " belongs to no layer, unit, micro-batch or update of the program");
+    }
+    for (size_t k = 0; k < one.slices.size(); ++k) {
+      const Slice& slice = one.slices[k];
+      const int64_t before = k == 0 ? 0 : one.slices[k - 1].end;
+      const bool is_nothing = one.slices.size() == 1 && slice == Slice{};
+      if (slice.first < before || (slice.end <= slice.first && !is_nothing) ||
+          slice.end > program_.units[static_cast<size_t>(one.unit)].elements) {
+        refuse(names_[i], " has slices that are empty, out of order or out of range");
+      }
     }
   }
 }
 
+void RankLives::hold(ValueId id, int32_t maker, const char* verb) {
+  if (id < 0 || static_cast<size_t>(id) >= rank_.values.size()) {
+    refuse("there is no value number ", id, " to be ", verb);
+  }
+  if (maker_[static_cast<size_t>(id)] != kNobody) {
+    refuse(name(id), " is ", verb, " twice");
+  }
+  maker_[static_cast<size_t>(id)] = maker;
+  live_bytes(value(id)) += value(id).bytes;
+}
+
 void RankLives::begin() {
   check_values();
-  live_bytes_ = rank_.resident_bytes();
+  for (const ValueId id : rank_.persistent) {
+    hold(id, kPersistent, "held");
+    if (!info_of(value(id).kind).is_persistent) {
+      refuse(name(id), " is held from step to step; only weights, gradients and state are");
+    }
+  }
   for (const ValueId id : rank_.given) {
-    if (id < 0 || static_cast<size_t>(id) >= rank_.values.size()) {
-      refuse("there is no value number ", id, " to be given");
-    }
-    if (maker_[static_cast<size_t>(id)] != kNobody) {
-      refuse(name(id), " is given twice");
-    }
+    hold(id, kGiven, "given");
     const bool is_input = value(id).kind == ValueKind::Activation && value(id).layer == 0;
     if (!is_input && value(id).kind != ValueKind::Targets) {
       refuse(name(id), " is given; only inputs and targets are there when a step begins");
     }
-    maker_[static_cast<size_t>(id)] = kGiven;
-    live_bytes_ += value(id).bytes;
   }
-  peak_.bytes = live_bytes_;
-  if (rank_.limit_bytes > 0 && live_bytes_ > rank_.limit_bytes) {
-    refuse("parameters, state and inputs hold ",
-           format_count(live_bytes_),
-           " bytes before the first instruction; the limit is ",
-           format_count(rank_.limit_bytes));
+  peak_.bytes = live_bytes_[0];
+  peak_.tier_bytes = live_bytes_;
+  for (const Tier tier : kTiers) {
+    const int64_t limit = rank_.limit_of(tier);
+    if (limit < 0) {
+      refuse("the limit of the ", tier_name(tier), " is ", limit, " bytes");
+    }
+    if (const int64_t held = live_bytes_[static_cast<size_t>(tier)]; limit > 0 && held > limit) {
+      refuse("weights, state and inputs hold ",
+             format_count(held),
+             " bytes",
+             tier == Tier::Device ? "" : cat(" of the ", tier_name(tier)),
+             " before the first instruction; the limit is ",
+             format_count(limit));
+    }
   }
 }
 
 void RankLives::enter(int32_t at) {
   at_ = at;
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(at)];
-  for (const auto* list : {&instruction.reads, &instruction.makes, &instruction.frees}) {
+  for (const auto* list : {&instruction.reads,
+                           &instruction.makes,
+                           &instruction.sets,
+                           &instruction.updates,
+                           &instruction.frees}) {
     for (const ValueId id : *list) {
       if (id < 0 || static_cast<size_t>(id) >= rank_.values.size()) {
         refuse("there is no value number ", id);
@@ -89,6 +128,16 @@ void RankLives::enter(int32_t at) {
   for (const ValueId id : instruction.reads) {
     require_live(id, "reads");
   }
+  for (const auto* list : {&instruction.sets, &instruction.updates}) {
+    for (const ValueId id : *list) {
+      require_live(id, "changes");
+      const bool is_bucket = value(id).kind == ValueKind::Bucket;
+      if (value(id).kind == ValueKind::Fixed ||
+          (!info_of(value(id).kind).is_persistent && !is_bucket)) {
+        refuse("changes ", name(id), "; only weights, gradients and state are changed in place");
+      }
+    }
+  }
   for (const ValueId id : instruction.makes) {
     if (maker_[static_cast<size_t>(id)] != kNobody) {
       refuse("makes ", name(id), ", which was ", made_by(id));
@@ -97,10 +146,13 @@ void RankLives::enter(int32_t at) {
   }
   for (const ValueId id : instruction.frees) {
     require_live(id, "frees");
+    if (maker_[static_cast<size_t>(id)] == kPersistent) {
+      refuse("frees ", name(id), ", which is held from step to step");
+    }
     freed_at_[static_cast<size_t>(id)] = at_;
   }
-  if (!(instruction.seconds >= 0) || instruction.working_bytes < 0) {
-    refuse("has negative seconds or working bytes");
+  if (!(instruction.seconds >= 0) || instruction.working_bytes < 0 || instruction.sent_bytes < 0) {
+    refuse("has negative seconds, working bytes or sent bytes");
   }
 }
 
@@ -117,7 +169,9 @@ void RankLives::require_live(ValueId id, const char* verb) const {
 
 std::string RankLives::made_by(ValueId id) const {
   const int32_t maker = maker_[static_cast<size_t>(id)];
-  return maker == kGiven ? "given at the start" : cat("made by instruction ", maker);
+  return maker == kPersistent ? "held from step to step"
+         : maker == kGiven    ? "given at the start"
+                              : cat("made by instruction ", maker);
 }
 
 ValueId RankLives::find(const Instruction& instruction,
@@ -127,61 +181,73 @@ ValueId RankLives::find(const Instruction& instruction,
                         int32_t layer) const {
   for (const ValueId id : list) {
     const Value& one = value(id);
-    if (one.kind == kind && one.layer == layer && one.micro_batch == instruction.micro_batch) {
+    const bool is_of_layer = !info_of(kind).has_layer || one.layer == layer;
+    if (one.kind == kind && is_of_layer && one.micro_batch == instruction.micro_batch) {
       return id;
     }
   }
-  const RankProgram wanted{.values = {{kind, layer, instruction.micro_batch, 0}}};
-  refuse("does not ", verb, " ", value_names(wanted)[0]);
+  refuse("does not ", verb, " ", name_of(layer_value(kind, layer, instruction.micro_batch, 0)));
 }
 
-void RankLives::check_counts(const Instruction& instruction, size_t reads, size_t makes) const {
-  if (instruction.reads.size() != reads) {
-    refuse("reads ", instruction.reads.size(), " values, not ", reads);
+void RankLives::check_counts(const Instruction& instruction, const Counts& counts) const {
+  if (instruction.reads.size() != counts.reads) {
+    refuse("reads ", instruction.reads.size(), " values, not ", counts.reads);
   }
-  if (instruction.makes.size() != makes) {
-    refuse("makes ", instruction.makes.size(), " values, not ", makes);
+  if (instruction.makes.size() != counts.makes) {
+    refuse("makes ", instruction.makes.size(), " values, not ", counts.makes);
+  }
+  const size_t changes = instruction.sets.size() + instruction.updates.size();
+  if (changes != counts.changes) {
+    refuse("changes ", changes, " values in place, not ", counts.changes);
   }
 }
 
 void RankLives::leave() {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(at_)];
-  int64_t settled = live_bytes_;
-  for (const ValueId id : instruction.makes) {
-    settled += value(id).bytes;
+  for (const Tier tier : tiers_) {
+    settle(tier, instruction);
   }
-  for (const ValueId id : instruction.frees) {
-    settled -= value(id).bytes;
-  }
-  if (live_bytes_ + instruction.working_bytes < settled) {
+}
+
+// An instruction works on the device; what it leaves on another tier is there while it runs.
+void RankLives::settle(Tier tier, const Instruction& instruction) {
+  int64_t& live = live_bytes_[static_cast<size_t>(tier)];
+  const int64_t made = rank_.bytes_of(instruction.makes, tier);
+  const int64_t settled = live + made - rank_.bytes_of(instruction.frees, tier);
+  const bool is_device = tier == Tier::Device;
+  const int64_t held = live + (is_device ? instruction.working_bytes : made);
+  if (held < settled) {
     refuse("works with ",
            format_count(instruction.working_bytes),
            " bytes, less than what it leaves behind");
   }
-  const int64_t held = live_bytes_ + instruction.working_bytes;
-  if (held > peak_.bytes) {
-    peak_ = {held, at_};
+  if (is_device && held > peak_.bytes) {
+    peak_.bytes = held;
+    peak_.instruction = at_;
   }
-  if (rank_.limit_bytes > 0 && held > rank_.limit_bytes) {
-    const ValueId largest = largest_held();
+  int64_t& most = peak_.tier_bytes[static_cast<size_t>(tier)];
+  most = std::max(most, held);
+  if (const int64_t limit = rank_.limit_of(tier); limit > 0 && held > limit) {
+    const ValueId largest = largest_held(tier);
     refuse("holds ",
            format_count(held),
-           " bytes, ",
-           format_count(held - rank_.limit_bytes),
+           " bytes",
+           is_device ? ", " : cat(" of the ", tier_name(tier), ", "),
+           format_count(held - limit),
            " over the limit of ",
-           format_count(rank_.limit_bytes),
+           format_count(limit),
            largest < 0 ? "" : cat("; the largest value then is ", name(largest)));
   }
-  live_bytes_ = settled;
+  live = settled;
 }
 
 // What this instruction frees is still there while it runs.
-ValueId RankLives::largest_held() const {
+ValueId RankLives::largest_held(Tier tier) const {
   ValueId largest = -1;
   for (size_t i = 0; i < rank_.values.size(); ++i) {
     const ValueId id = static_cast<ValueId>(i);
-    if ((is_live(id) || freed_at_[i] == at_) &&
-        (largest < 0 || value(id).bytes > value(largest).bytes)) {
+    if ((is_live(id) || freed_at_[i] == at_) && maker_[i] != kPersistent &&
+        value(id).tier == tier && (largest < 0 || value(id).bytes > value(largest).bytes)) {
       largest = id;
     }
   }
@@ -195,7 +261,7 @@ void RankLives::end() {
     if (maker_[i] == kNobody) {
       refuse(names_[i], " is never made");
     }
-    if (is_live(id)) {
+    if (is_live(id) && maker_[i] != kPersistent) {
       refuse(names_[i], ", ", made_by(id), ", is never freed");
     }
   }

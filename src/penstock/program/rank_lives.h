@@ -2,6 +2,7 @@
 // how many bytes are held.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,7 +52,11 @@ class RankLives {
   ValueId made_of(const Instruction& instruction, ValueKind kind, int32_t layer) const {
     return find(instruction, instruction.makes, "make", kind, layer);
   }
-  void check_counts(const Instruction& instruction, size_t reads, size_t makes) const;
+  // How many values it reads, makes, and changes in place.
+  struct Counts {
+    size_t reads = 0, makes = 0, changes = 0;
+  };
+  void check_counts(const Instruction& instruction, const Counts& counts) const;
 
   // Names the present instruction; the program, where the walk has ended or not begun.
   template <typename... Parts>
@@ -60,7 +65,8 @@ class RankLives {
   }
 
  private:
-  static constexpr int32_t kNobody = -2;
+  static constexpr int32_t kNobody = -3;
+  static constexpr int32_t kPersistent = -2;
   static constexpr int32_t kGiven = -1;
 
   std::string place() const;
@@ -72,7 +78,10 @@ class RankLives {
                const char* verb,
                ValueKind kind,
                int32_t layer) const;
-  ValueId largest_held() const;
+  ValueId largest_held(Tier tier) const;
+  void hold(ValueId id, int32_t maker, const char* verb);
+  int64_t& live_bytes(const Value& value) { return live_bytes_[static_cast<size_t>(value.tier)]; }
+  void settle(Tier tier, const Instruction& instruction);
 
   const Program& program_;
   const RankProgram& rank_;
@@ -80,7 +89,8 @@ class RankLives {
   const std::vector<std::string> names_;
   int32_t at_ = -1;
   std::vector<int32_t> maker_, freed_at_;  // per value: instruction, or kNobody
-  int64_t live_bytes_ = 0;
+  std::vector<Tier> tiers_;                // that hold anything
+  std::array<int64_t, kNumTiers> live_bytes_ = {};
   Peak peak_;
 };
 

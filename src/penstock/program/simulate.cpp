@@ -41,8 +41,10 @@ class Lives {
  public:
   explicit Lives(const RankProgram& rank)
       : ready_(rank.values.size(), kNotMade), read_until_(rank.values.size(), 0) {
-    for (const ValueId id : rank.given) {
-      make(id, 0);
+    for (const auto* list : {&rank.persistent, &rank.given}) {
+      for (const ValueId id : *list) {
+        make(id, 0);
+      }
     }
   }
 
@@ -65,6 +67,10 @@ class Lives {
                    " makes a value again; verify comes first");
     ready_[static_cast<size_t>(id)] = seconds;
   }
+  void change(ValueId id, double seconds) {
+    use(id);
+    ready_[static_cast<size_t>(id)] = seconds;
+  }
   void free(ValueId id) {
     use(id);
     ready_[static_cast<size_t>(id)] = kFreed;
@@ -84,16 +90,18 @@ class Lives {
   std::vector<double> read_until_;
 };
 
-// All that an instruction reads or frees must be there, but for what it makes itself and frees; and
-// nobody else may still read what it frees.
+// All that an instruction reads, changes or frees must be there, but for what it makes itself and
+// frees; and nobody else may still read what it changes or frees.
 double start_after_values(const Instruction& instruction, const Lives& lives) {
   double start = 0;
   for (const ValueId id : instruction.reads) {
     start = std::max(start, lives.use(id));
   }
-  for (const ValueId id : instruction.frees) {
-    if (lives.is_made(id)) {
-      start = std::max({start, lives.use(id), lives.read_until(id)});
+  for (const auto* list : {&instruction.sets, &instruction.updates, &instruction.frees}) {
+    for (const ValueId id : *list) {
+      if (lives.is_made(id)) {
+        start = std::max({start, lives.use(id), lives.read_until(id)});
+      }
     }
   }
   return start;
@@ -106,74 +114,96 @@ struct Message {
 };
 using Messages = std::map<Channel, std::vector<Message>>;
 
-// What the replicas of a stage know of their k-th gather or reduce.
+// What the ranks of a group know of their k-th gather or reduce.
 struct Meeting {
-  int32_t arrived = 0;  // replicas that have come to it
+  int32_t arrived = 0;  // ranks that have come to it
   double start = 0;     // when the last of them came
   double seconds = 0;   // of the slowest
+  bool is_on_line = false;
 };
 
-// The line between the replicas of one stage. It takes its gathers and reduces in order.
-class ReplicaLine {
+// The gathers and reduces of one group. Those on its line are taken in order.
+class GroupMeetings {
  public:
-  explicit ReplicaLine(int32_t replicas) : replicas_(replicas) {}
+  explicit GroupMeetings(int32_t size) : size_(size) {}
 
-  void arrive(size_t k, double seconds_from, double seconds) {
+  void arrive(size_t k, double seconds_from, const Instruction& instruction) {
     meetings_.resize(std::max(meetings_.size(), k + 1));
     Meeting& meeting = meetings_[k];
     ++meeting.arrived;
     meeting.start = std::max(meeting.start, seconds_from);
-    meeting.seconds = std::max(meeting.seconds, seconds);
+    meeting.seconds = std::max(meeting.seconds, instruction.seconds);
+    meeting.is_on_line = instruction.resource.kind == ResourceKind::Line;
   }
 
-  // When the k-th starts and ends; nothing while a replica has not come to it.
+  // When the k-th starts and ends; nothing while a rank has not come to it.
   std::optional<Span> find_span(size_t k) {
     while (spans_.size() <= k) {
       const size_t next = spans_.size();
-      if (next >= meetings_.size() || meetings_[next].arrived < replicas_) {
+      if (next >= meetings_.size() || meetings_[next].arrived < size_) {
         return std::nullopt;
       }
-      const double free_at = spans_.empty() ? 0 : spans_.back().end;
-      const double start = std::max(free_at, meetings_[next].start);
-      spans_.push_back({.start = start, .end = start + meetings_[next].seconds});
+      const Meeting& meeting = meetings_[next];
+      const double start = std::max(meeting.is_on_line ? line_free_at_ : 0.0, meeting.start);
+      spans_.push_back({.start = start, .end = start + meeting.seconds});
+      line_free_at_ = meeting.is_on_line ? spans_.back().end : line_free_at_;
     }
     return spans_[k];
   }
 
  private:
-  const int32_t replicas_;
+  const int32_t size_;
+  double line_free_at_ = 0;
   std::vector<Meeting> meetings_;
   std::vector<Span> spans_;  // of those that all have come to
+};
+
+// By group of the program and first rank.
+class AllMeetings {
+ public:
+  explicit AllMeetings(const Program& program) : program_(program) {}
+
+  GroupMeetings& of(int32_t group, int32_t rank) {
+    PENSTOCK_CHECK(static_cast<size_t>(group) < program_.groups.size(),
+                   "there is no group ",
+                   group,
+                   "; verify comes first");
+    const comm::RankGroup& ranks = program_.groups[static_cast<size_t>(group)];
+    const std::pair key{group, comm::colour(program_.mesh, ranks, rank)};
+    auto found = meetings_.find(key);
+    if (found == meetings_.end()) {
+      const auto size = comm::members(program_.mesh, ranks, rank).size();
+      found = meetings_.emplace(key, GroupMeetings(static_cast<int32_t>(size))).first;
+    }
+    return found->second;
+  }
+
+ private:
+  const Program& program_;
+  std::map<std::pair<int32_t, int32_t>, GroupMeetings> meetings_;
 };
 
 // One rank, instruction by instruction, as far as what it knows of the others allows.
 class RankRun {
  public:
-  RankRun(const Program& program, int32_t number, Messages& messages, ReplicaLine& replicas)
+  RankRun(const Program& program, int32_t number, Messages& messages, AllMeetings& meetings)
       : rank_(program.ranks[static_cast<size_t>(number)]),
         number_(number),
-        steps_together_(program.updates == 1),
         messages_(messages),
-        replicas_(replicas),
+        meetings_(meetings),
         lives_(rank_),
         sends_of_(rank_.values.size()),
-        made_in_(rank_.values.size(), kNone),
-        read_in_(rank_.values.size(), kNone) {}
+        changed_by_(rank_.values.size()),
+        used_by_(rank_.values.size()) {}
 
   bool is_done() const { return next_ == rank_.instructions.size(); }
-  // Where it waits for the other ranks.
-  bool is_at_step() const {
-    return steps_together_ && !is_done() && rank_.instructions[next_].op == Op::Step;
-  }
-  double compute_free_at() { return free_at_[{}]; }
 
-  // Runs what can run; whether anything did. A step runs only where `step_from` says when all ranks
-  // have come to theirs.
-  bool advance(std::optional<double> step_from) {
+  // Runs what can run; whether anything did.
+  bool advance() {
     const size_t before = next_;
-    while (!is_done() && (!is_at_step() || step_from)) {
+    while (!is_done()) {
       lives_.begin_instruction(next_);
-      if (!run(rank_.instructions[next_], step_from)) {
+      if (!run(rank_.instructions[next_])) {
         break;
       }
       ++next_;
@@ -183,18 +213,19 @@ class RankRun {
 
   // When all ranks are done.
   RankTimeline finish() {
-    size_t collectives = 0;
+    std::map<int32_t, size_t> counts;  // gathers and reduces so far, by group
     for (Span& span : timeline_.spans) {
       const Instruction& instruction = rank_.instructions[static_cast<size_t>(span.instruction)];
       if (is_collective(instruction.op)) {
-        const std::optional<Span> met = replicas_.find_span(collectives++);
-        PENSTOCK_CHECK(met, "a gather or reduce that not all replicas have; verify comes first");
+        const size_t k = counts[instruction.group]++;
+        const std::optional<Span> met = meetings_.of(instruction.group, number_).find_span(k);
+        PENSTOCK_CHECK(met, "a gather or reduce that not all ranks have; verify comes first");
         span.start = met->start;
         span.end = met->end;
       }
       account(instruction, span);
     }
-    draw_memory(changes_, rank_.resident_bytes() + rank_.bytes_of(rank_.given), timeline_);
+    draw_memory(changes_, rank_.persistent_bytes() + rank_.bytes_of(rank_.given), timeline_);
     return std::move(timeline_);
   }
 
@@ -203,28 +234,30 @@ class RankRun {
     Channel channel;
     size_t index = 0;
   };
+  // The k-th gather or reduce of a group.
+  struct Pending {
+    int32_t group = kNoGroup;
+    size_t k = 0;
+  };
   Message& message(const Place& place) {
     std::vector<Message>& all = messages_[place.channel];
     all.resize(std::max(all.size(), place.index + 1));
     return all[place.index];
   }
+  double compute_free_at() { return free_at_[{}]; }
 
   // False: a rank that this one waits for has not got there yet.
-  bool run(const Instruction& instruction, std::optional<double> step_from) {
-    if (!know_peers(instruction) || !know_replicas(instruction)) {
+  bool run(const Instruction& instruction) {
+    if (!know_peers(instruction) || !know_lines(instruction)) {
       return false;
     }
     double start =
         std::max(free_at_[instruction.resource], start_after_values(instruction, lives_));
     if (is_collective(instruction.op)) {
-      start_collective(instruction, std::max(start, compute_free_at()));
-      return true;
+      return meet(instruction, std::max(start, compute_free_at()));
     }
     double end = start + instruction.seconds;
-    if (instruction.op == Op::Step && step_from) {
-      start = std::max(start, *step_from);
-      end = start + instruction.seconds;
-    } else if (instruction.op == Op::Receive) {
+    if (instruction.op == Op::Receive) {
       // Its turn comes when the work listed before it is done; what has arrived by then is there.
       Message& incoming = message(place_of(instruction));
       const double turn = std::max(start, compute_free_at());
@@ -262,43 +295,74 @@ class RankRun {
     return true;
   }
 
-  // Its turn comes when the work listed before it is done. When it runs is known later: the rank
-  // goes on until it needs what the line brings or takes.
-  void start_collective(const Instruction& instruction, double turn) {
-    replicas_.arrive(collectives_, turn, instruction.seconds);
-    for (const ValueId id : instruction.makes) {
-      made_in_[static_cast<size_t>(id)] = static_cast<int64_t>(collectives_);
+  // Its turn comes when the work listed before it is done. One on a line goes on by itself: when it
+  // runs is known later, and the rank waits where it needs what the line changes or reads. Else the
+  // rank stands at it until all of its group are there.
+  bool meet(const Instruction& instruction, double turn) {
+    GroupMeetings& group = meetings_.of(instruction.group, number_);
+    size_t& count = met_[instruction.group];
+    if (!has_arrived_) {
+      group.arrive(count, turn, instruction);
     }
-    for (const ValueId id : instruction.reads) {
-      read_in_[static_cast<size_t>(id)] = static_cast<int64_t>(collectives_);
-    }
-    ++collectives_;
-    timeline_.spans.push_back(
-        {.instruction = static_cast<int32_t>(next_)});  // finish() has the rest
-  }
-
-  // What it reads or frees may still be gathered or reduced.
-  bool know_replicas(const Instruction& instruction) {
-    for (const auto* list : {&instruction.reads, &instruction.frees}) {
-      for (const ValueId id : *list) {
-        int64_t& maker = made_in_[static_cast<size_t>(id)];
-        if (maker != kNone) {
-          const std::optional<Span> made = replicas_.find_span(static_cast<size_t>(maker));
-          if (!made) {
-            return false;
-          }
-          lives_.make(id, made->end);
-          maker = kNone;
+    has_arrived_ = instruction.resource.kind != ResourceKind::Line;
+    if (has_arrived_) {
+      const std::optional<Span> span = group.find_span(count);
+      if (!span) {
+        return false;
+      }
+      has_arrived_ = false;
+      settle(instruction, span->start, span->end);
+    } else {
+      const Pending pending{instruction.group, count};
+      for (const auto* list : {&instruction.makes, &instruction.sets, &instruction.updates}) {
+        for (const ValueId id : *list) {
+          changed_by_[static_cast<size_t>(id)] = pending;
         }
       }
+      for (const ValueId id : instruction.reads) {
+        used_by_[static_cast<size_t>(id)] = pending;
+      }
+      timeline_.spans.push_back(
+          {.instruction = static_cast<int32_t>(next_)});  // finish() has the rest
     }
-    for (const ValueId id : instruction.frees) {
-      if (const int64_t reader = read_in_[static_cast<size_t>(id)]; reader != kNone) {
-        const std::optional<Span> read = replicas_.find_span(static_cast<size_t>(reader));
-        if (!read) {
-          return false;
+    ++count;
+    return true;
+  }
+
+  std::optional<Span> find_span(const Pending& pending) {
+    return meetings_.of(pending.group, number_).find_span(pending.k);
+  }
+
+  // What it reads, changes or frees may be under way on a line. Instructions of one line keep their
+  // order by themselves.
+  bool know_lines(const Instruction& instruction) {
+    const bool is_on_line = instruction.resource.kind == ResourceKind::Line;
+    for (const auto* list :
+         {&instruction.reads, &instruction.sets, &instruction.updates, &instruction.frees}) {
+      for (const ValueId id : *list) {
+        Pending& change = changed_by_[static_cast<size_t>(id)];
+        if (change.group != kNoGroup && !(is_on_line && change.group == instruction.group)) {
+          const std::optional<Span> span = find_span(change);
+          if (!span) {
+            return false;
+          }
+          if (lives_.is_made(id)) {
+            lives_.change(id, span->end);
+          } else {
+            lives_.make(id, span->end);
+          }
+          change = {};
         }
-        lives_.read(id, read->end);
+        const Pending& use = used_by_[static_cast<size_t>(id)];
+        const bool changes_it = list != &instruction.reads;
+        if (changes_it && use.group != kNoGroup &&
+            !(is_on_line && use.group == instruction.group)) {
+          const std::optional<Span> span = find_span(use);
+          if (!span) {
+            return false;
+          }
+          lives_.read(id, span->end);
+        }
       }
     }
     return true;
@@ -319,6 +383,11 @@ class RankRun {
     for (const ValueId id : instruction.makes) {
       lives_.make(id, end);
     }
+    for (const auto* list : {&instruction.sets, &instruction.updates}) {
+      for (const ValueId id : *list) {
+        lives_.change(id, end);
+      }
+    }
     for (const ValueId id : instruction.frees) {
       lives_.free(id);
     }
@@ -327,7 +396,7 @@ class RankRun {
   }
 
   void account(const Instruction& instruction, const Span& span) {
-    timeline_.busy_seconds[instruction.resource] += span.end - span.start;
+    timeline_.busy_seconds[busy_resource(instruction)] += span.end - span.start;
     changes_.push_back({span.start, instruction.working_bytes, span.instruction, false});
     changes_.push_back({span.end,
                         rank_.bytes_of(instruction.makes) - rank_.bytes_of(instruction.frees) -
@@ -336,36 +405,23 @@ class RankRun {
                         span.end > span.start});
   }
 
-  static constexpr int64_t kNone = -1;
-
   const RankProgram& rank_;
   const int32_t number_;
-  const bool steps_together_;
   Messages& messages_;
-  ReplicaLine& replicas_;
+  AllMeetings& meetings_;
   size_t next_ = 0;
+  bool has_arrived_ = false;  // at the gather or reduce that it stands at
   Lives lives_;
   std::map<Resource, double> free_at_;
   std::map<Channel, size_t> counts_;          // messages so far
+  std::map<int32_t, size_t> met_;             // gathers and reduces so far, by group
   std::vector<std::vector<Place>> sends_of_;  // by value
-  size_t collectives_ = 0;                    // started so far
-  // By value: the gather or reduce that makes it, while it is not known when; and that reads it.
-  std::vector<int64_t> made_in_, read_in_;
+  // By value: the last gather or reduce on a line that changes it, while it is not known when; and
+  // that reads it.
+  std::vector<Pending> changed_by_, used_by_;
   std::vector<Change> changes_;
   RankTimeline timeline_;
 };
-
-// When all ranks have come to their step, or nothing.
-std::optional<double> find_step_start(std::vector<RankRun>& runs) {
-  double start = 0;
-  for (RankRun& run : runs) {
-    if (!run.is_at_step()) {
-      return std::nullopt;
-    }
-    start = std::max(start, run.compute_free_at());
-  }
-  return start;
-}
 
 }  // namespace
 
@@ -376,18 +432,16 @@ double RankTimeline::compute_seconds() const {
 
 Timeline simulate(const Program& program) {
   Messages messages;
-  const auto num_ranks = static_cast<int32_t>(program.ranks.size());
-  std::vector<ReplicaLine> lines(program.ranks.size(), ReplicaLine(program.replicas));  // by stage
+  AllMeetings meetings(program);
   std::vector<RankRun> runs;
-  for (int32_t rank = 0; rank < num_ranks; ++rank) {
-    runs.emplace_back(program, rank, messages, lines[static_cast<size_t>(program.stage_of(rank))]);
+  for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
+    runs.emplace_back(program, rank, messages, meetings);
   }
   const auto is_done = [](const RankRun& run) { return run.is_done(); };
   while (!std::all_of(runs.begin(), runs.end(), is_done)) {
-    const std::optional<double> step_from = find_step_start(runs);
     bool has_moved = false;
     for (RankRun& run : runs) {
-      has_moved = run.advance(step_from) || has_moved;
+      has_moved = run.advance() || has_moved;
     }
     PENSTOCK_CHECK(has_moved, "ranks wait for each other; verify comes first");
   }

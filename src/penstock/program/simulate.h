@@ -1,11 +1,11 @@
 // When each instruction would run and what memory would hold, from the program alone.
 //
-// An instruction starts when its resource is free, all values that it reads or frees are there, and
-// no other resource still reads what it frees. A receive ends when its send has ended, or when its
-// turn comes; what frees a value that was sent waits for the receive; steps begin together. A
-// gather or reduce starts when all replicas of the stage have come to theirs and those before are
-// done. While it runs the rank holds what was live plus working_bytes; when it ends, what it made
-// is live and what it frees is gone.
+// An instruction starts when its resource is free, all values that it reads, changes or frees are
+// there, and no other resource still reads what it changes or frees. A receive ends when its send
+// has ended, or when its turn comes; what frees a value that was sent waits for the receive. A gather
+// or reduce starts when all ranks of its group have come to theirs; on a line, also when those
+// before it there are done, while the rank goes on. While an instruction runs the rank holds what
+// was live plus working_bytes; when it ends, what it made is live and what it frees is gone.
 #pragma once
 
 #include <cstdint>

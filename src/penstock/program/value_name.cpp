@@ -1,9 +1,7 @@
 #include "penstock/program/value_name.h"
 
-#include <array>
 #include <charconv>
 #include <system_error>
-#include <utility>
 
 namespace penstock::program {
 
@@ -31,47 +29,48 @@ std::optional<int32_t> take_number(std::string_view& text) {
 }
 
 std::optional<ValueKind> take_kind(std::string_view& text) {
-  constexpr std::array letters = {std::pair{"x", ValueKind::Activation},
-                                  std::pair{"s", ValueKind::Saved},
-                                  std::pair{"d", ValueKind::Gradient},
-                                  std::pair{"t", ValueKind::Targets},
-                                  std::pair{"w", ValueKind::WeightWork},
-                                  std::pair{"v", ValueKind::Weights},
-                                  std::pair{"p", ValueKind::Gathered},
-                                  std::pair{"g", ValueKind::Bucket},
-                                  std::pair{"r", ValueKind::Reduced}};
-  for (const auto& [letter, kind] : letters) {
-    if (take(text, letter)) {
-      return kind;
+  for (size_t kind = 0; kind < kNumValueKinds; ++kind) {
+    if (take(text, {&kValueKinds[kind].letter, 1})) {
+      return static_cast<ValueKind>(kind);
     }
   }
   return std::nullopt;
 }
 
+// A number, after a dot where it is not the first; whether it is there.
+bool take_field(std::string_view& text, bool after_dot, int32_t& field) {
+  if (after_dot && !take(text, ".")) {
+    return false;
+  }
+  const std::optional<int32_t> number = take_number(text);
+  field = number.value_or(field);
+  return number.has_value();
+}
+
 }  // namespace
 
-std::optional<ValueName> parse_value_name(std::string_view text, int32_t loss_index) {
+std::optional<ValueName> parse_value_name(std::string_view text) {
   const std::string_view whole = text;
   const std::optional<ValueKind> kind = take_kind(text);
   if (!kind) {
     return std::nullopt;
   }
-  const bool has_layer = *kind != ValueKind::Targets && *kind != ValueKind::Weights;
-  const auto layer = has_layer ? take_number(text) : loss_index;
-  const bool has_dot = take(text, ".");
-  const auto micro_batch = take_number(text);
-  const std::string_view first = whole.substr(0, whole.size() - text.size());
-  std::optional<int32_t> making = 1;
+  ValueName name{.value = {.kind = *kind}};
+  const ValueKindInfo& info = info_of(*kind);
+  Value& value = name.value;
+  const bool is_complete = (!info.has_unit || take_field(text, false, value.unit)) &&
+                           (!info.has_layer || take_field(text, info.has_unit, value.layer)) &&
+                           (!info.has_label || take_field(text, false, value.label)) &&
+                           (!info.has_micro_batch || take_field(text, true, value.micro_batch)) &&
+                           (!info.has_version || take_field(text, true, value.version));
+  name.first = whole.substr(0, whole.size() - text.size());
   if (take(text, "#")) {
-    making = take_number(text);
-    if (making.value_or(0) < 2) {
+    name.making = take_number(text).value_or(0);
+    if (name.making < 2) {
       return std::nullopt;
     }
   }
-  if (!layer || !has_dot || !micro_batch || !text.empty()) {
-    return std::nullopt;
-  }
-  return ValueName{*kind, *layer, *micro_batch, *making, first};
+  return is_complete && text.empty() ? std::optional(name) : std::nullopt;
 }
 
 }  // namespace penstock::program

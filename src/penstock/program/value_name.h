@@ -5,19 +5,17 @@
 #include <optional>
 #include <string_view>
 
-#include "penstock/program/program.h"
+#include "penstock/program/value.h"
 
 namespace penstock::program {
 
 struct ValueName {
-  ValueKind kind = ValueKind::Activation;
-  int32_t layer = 0;  // or unit
-  int32_t micro_batch = 0;
+  Value value;  // its bytes are not part of the name
   int32_t making = 1;
   std::string_view first;  // the name of the first making
 };
 
-// Nothing where the text is no name. Targets and copies of weights are of `loss_index`.
-std::optional<ValueName> parse_value_name(std::string_view text, int32_t loss_index);
+// Nothing where the text is no name.
+std::optional<ValueName> parse_value_name(std::string_view text);
 
 }  // namespace penstock::program

@@ -1,29 +1,47 @@
 #include "penstock/program/verify.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/program/backwards.h"
 #include "penstock/program/rank_check.h"
 #include "penstock/program/rank_lives.h"
-#include "penstock/program/replica_check.h"
+#include "penstock/program/unit_check.h"
 #include "penstock/program/waits.h"
 
 namespace penstock::program {
 
 namespace {
 
-// Ranks, updates, replicas and units, before any list is looked at.
+// Ranks, updates, axes and units, before any list is looked at.
 std::optional<Violation> find_wrong_extent(const Program& program) {
+  const auto refuse = [](const auto&... parts) {
+    return Violation{.text = cat("the program: ", parts...)};
+  };
   if (program.ranks.empty()) {
     return Violation{.text = "the program has no rank"};
   }
-  if (program.updates < 1 || program.micro_batches % program.updates != 0) {
-    return Violation{.text = cat("the program: ",
-                                 program.updates,
-                                 " updates of ",
-                                 program.micro_batches,
-                                 " micro-batches")};
+  for (const comm::Axis axis : comm::kAxes) {
+    if (program.mesh.degree(axis) < 1) {
+      return refuse(
+          "the axis ", comm::axis_name(axis), " has ", program.mesh.degree(axis), " ranks");
+    }
+  }
+  if (static_cast<size_t>(program.mesh.ranks()) != program.ranks.size()) {
+    return refuse(program.ranks.size(), " ranks in a mesh of ", program.mesh.ranks());
+  }
+  if (program.updates < 1 || program.micro_batches < 1 ||
+      program.micro_batches % program.updates != 0) {
+    return refuse(program.updates, " updates of ", program.micro_batches, " micro-batches");
+  }
+  for (const comm::RankGroup& group : program.groups) {
+    const std::vector<int32_t>& stages = group.stages;
+    if (std::adjacent_find(stages.begin(), stages.end(), std::greater_equal<>()) != stages.end() ||
+        (!stages.empty() && (stages.front() < 0 || stages.back() >= program.mesh.pipeline))) {
+      return refuse("the stages of group ", group.name, " are out of order or out of range");
+    }
   }
   return find_wrong_units(program);
 }
@@ -41,16 +59,15 @@ std::optional<Violation> find_gap(const Program& program, const Backwards& backw
   return std::nullopt;
 }
 
-// The ranks of one replica, which have all layers between them.
-std::optional<Violation> check_replica(const Program& program,
-                                       int32_t replica,
-                                       std::vector<Peak>& peaks) {
+// The ranks of one pipeline, which have all layers between them: they differ in their stage alone.
+std::optional<Violation> check_pipeline(const Program& program,
+                                        int32_t first,
+                                        std::vector<Peak>& peaks) {
   Backwards backwards(program);
-  const int32_t end = static_cast<int32_t>(program.ranks.size());
-  for (int32_t rank = replica; rank < end; rank += program.replicas) {
+  for (const int32_t rank : comm::members(program.mesh, comm::along(comm::Axis::Pipeline), first)) {
     peaks[static_cast<size_t>(rank)] = check_rank(program, rank, backwards);
   }
-  return end > 1 ? find_gap(program, backwards) : std::nullopt;
+  return program.ranks.size() > 1 ? find_gap(program, backwards) : std::nullopt;
 }
 
 }  // namespace
@@ -62,10 +79,12 @@ Verdict verify(const Program& program) {
   }
   try {
     verdict.peaks.resize(program.ranks.size());
-    for (int32_t replica = 0; replica < program.replicas; ++replica) {
-      std::optional<Violation> gap = check_replica(program, replica, verdict.peaks);
-      if (verdict.is_sound()) {
-        verdict.violation = std::move(gap);
+    for (int32_t rank = 0; rank < program.mesh.ranks(); ++rank) {
+      if (program.stage_of(rank) == 0) {
+        std::optional<Violation> gap = check_pipeline(program, rank, verdict.peaks);
+        if (verdict.is_sound()) {
+          verdict.violation = std::move(gap);
+        }
       }
     }
     if (program.ranks.size() > 1 && verdict.is_sound()) {
@@ -79,16 +98,24 @@ Verdict verify(const Program& program) {
 }
 
 Peak replay_peak(const RankProgram& rank) {
-  int64_t live = rank.resident_bytes();
-  live += rank.bytes_of(rank.given);
-  Peak peak{live, -1};
-  for (size_t i = 0; i < rank.instructions.size(); ++i) {
-    const Instruction& instruction = rank.instructions[i];
-    if (live + instruction.working_bytes > peak.bytes) {
-      peak = {live + instruction.working_bytes, static_cast<int32_t>(i)};
+  Peak peak;
+  for (const Tier tier : tiers_of(rank)) {
+    const bool is_device = tier == Tier::Device;
+    int64_t live = rank.persistent_bytes(tier) + rank.bytes_of(rank.given, tier);
+    int64_t& most = peak.tier_bytes[static_cast<size_t>(tier)];
+    most = live;
+    for (size_t i = 0; i < rank.instructions.size(); ++i) {
+      const Instruction& instruction = rank.instructions[i];
+      const int64_t made = rank.bytes_of(instruction.makes, tier);
+      const int64_t held = live + (is_device ? instruction.working_bytes : made);
+      if (held > most) {
+        most = held;
+        peak.instruction = is_device ? static_cast<int32_t>(i) : peak.instruction;
+      }
+      live += made - rank.bytes_of(instruction.frees, tier);
     }
-    live += rank.bytes_of(instruction.makes) - rank.bytes_of(instruction.frees);
   }
+  peak.bytes = peak.tier_bytes[0];
   return peak;
 }
 

@@ -1,12 +1,13 @@
 // Proves a program before it runs: every value is made before it is used, freed exactly once and
 // not used after; every layer goes backward exactly once per micro-batch; the gradients are
 // complete before the optimizer's step, and all that is done with a micro-batch at a layer is done
-// with the same weights (unless the program says that it mixes them); gradients are reduced over
-// the replicas, and weights gathered where they are used; memory stays within the limit at every
-// instruction; what ranks send and receive matches, and they never wait for each other in a circle
-// (waits.h).
+// with the same weights (unless the program says that it mixes them); gradients are added up over
+// all ranks that have parts of them before they are used, and weights are whole and of now where
+// layers see them; each tier stays within its limit at every instruction; what ranks send, receive,
+// gather and reduce matches, and they never wait for each other in a circle (waits.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,9 +23,11 @@ struct Violation {
   std::string text;          // one line that names instruction and value
 };
 
+// Of the device, and what each tier held at its most.
 struct Peak {
   int64_t bytes = 0;
   int32_t instruction = -1;  // where it is reached first; -1: before the first one
+  std::array<int64_t, kNumTiers> tier_bytes = {};
 };
 
 struct Verdict {

@@ -1,7 +1,9 @@
 #include "penstock/program/waits.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/base/units.h"
@@ -46,12 +48,6 @@ const Value& value_at(const Program& program, Place place) {
   const Instruction& instruction = at(program, place);
   const ValueId id = instruction.op == Op::Send ? instruction.reads[0] : instruction.makes[0];
   return program.ranks[static_cast<size_t>(place.rank)].values[static_cast<size_t>(id)];
-}
-
-std::string name_of(const Value& value) {
-  RankProgram alone;
-  alone.values.push_back(value);
-  return value_names(alone)[0];
 }
 
 std::string text_of(const Program& program, Place place) {
@@ -115,70 +111,125 @@ std::optional<Violation> find_mismatch(const Program& program, const Lines& line
   return std::nullopt;
 }
 
-// Of each rank, its gathers and reduces in the order of its list: on the line to the replicas the
-// k-th of all replicas of a stage meet, and are done in this order.
-using Collectives = std::vector<std::vector<int32_t>>;
-
-Collectives collect_collectives(const Program& program) {
-  Collectives collectives(program.ranks.size());
-  for (size_t r = 0; r < program.ranks.size(); ++r) {
-    const std::vector<Instruction>& instructions = program.ranks[r].instructions;
-    for (size_t i = 0; i < instructions.size(); ++i) {
-      if (is_collective(instructions[i].op)) {
-        collectives[r].push_back(static_cast<int32_t>(i));
-      }
-    }
-  }
-  return collectives;
+// A step that reduces by itself meets those of its replicas.
+bool meets_others(const Program& program, const Instruction& instruction) {
+  return is_collective(instruction.op) || (instruction.op == Op::Step && program.step_reduces);
+}
+comm::RankGroup group_of(const Program& program, const Instruction& instruction) {
+  return is_collective(instruction.op) ? program.groups[static_cast<size_t>(instruction.group)]
+                                       : comm::along(comm::Axis::Data);
 }
 
-// Of what an instruction reads and makes.
-int64_t bytes_at(const Program& program, Place place) {
-  const RankProgram& rank = program.ranks[static_cast<size_t>(place.rank)];
-  return rank.bytes_of(at(program, place).reads) + rank.bytes_of(at(program, place).makes);
+// The gathers and reduces of one group of ranks: of each member, in the order of its list. The k-th
+// of all members meet.
+struct Meetings {
+  std::vector<int32_t> ranks;                // ascending
+  std::vector<std::vector<int32_t>> places;  // likewise: instructions
+};
+// By group of the program (kNoGroup: of steps) and first rank.
+using Groups = std::map<std::pair<int32_t, int32_t>, Meetings>;
+
+// The group of a rank's gather or reduce; nothing where the rank is in none.
+std::optional<std::pair<int32_t, int32_t>> group_key(const Program& program,
+                                                     int32_t rank,
+                                                     const Instruction& instruction) {
+  const comm::RankGroup group = group_of(program, instruction);
+  if (comm::members(program.mesh, group, rank).empty()) {
+    return std::nullopt;
+  }
+  return std::pair{instruction.group, comm::colour(program.mesh, group, rank)};
+}
+
+Groups collect_groups(const Program& program) {
+  Groups groups;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
+    const std::vector<Instruction>& list = program.ranks[static_cast<size_t>(rank)].instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!meets_others(program, list[i])) {
+        continue;
+      }
+      const auto key = group_key(program, rank, list[i]);
+      PENSTOCK_CHECK(key, "a rank outside of its group; its own check comes first");
+      Meetings& found = groups[*key];
+      if (found.ranks.empty()) {
+        found.ranks = comm::members(program.mesh, group_of(program, list[i]), rank);
+        found.places.resize(found.ranks.size());
+      }
+      const auto at = std::lower_bound(found.ranks.begin(), found.ranks.end(), rank);
+      found.places[static_cast<size_t>(at - found.ranks.begin())].push_back(
+          static_cast<int32_t>(i));
+    }
+  }
+  return groups;
 }
 
 std::optional<Violation> find_pair_mismatch(const Program& program, Place first, Place other) {
   const Instruction& one = at(program, first);
   const Instruction& two = at(program, other);
-  if (one.op != two.op || one.layer != two.layer || one.micro_batch != two.micro_batch) {
-    return violation(program,
-                     other,
-                     cat("meets ",
-                         text_of(program, first),
-                         "; the replicas of a stage gather and reduce the same in the same order"));
+  const auto refuse = [&](const auto&... parts) {
+    return violation(program, other, cat(parts...));
+  };
+  if (one.op != two.op || one.units != two.units || one.micro_batch != two.micro_batch ||
+      one.scatters != two.scatters) {
+    return refuse("meets ",
+                  text_of(program, first),
+                  "; the ranks of a group gather, reduce and step the same in the same order");
   }
-  if (bytes_at(program, first) != bytes_at(program, other)) {
-    return violation(program,
-                     other,
-                     cat("is of ",
-                         format_count(bytes_at(program, other)),
-                         " bytes where ",
-                         text_of(program, first),
-                         " is of ",
-                         format_count(bytes_at(program, first))));
+  if (one.op == Op::Step) {
+    return std::nullopt;
+  }
+  if (one.resource.kind != two.resource.kind) {
+    return refuse("is on another resource than ", text_of(program, first));
+  }
+  // Slices may differ in size; what is whole may not. Stages need not hold alike what they share.
+  const bool is_of_stages = group_of(program, one).axes.contains(comm::Axis::Pipeline);
+  const auto whole_bytes = [&](Place place) {
+    const RankProgram& rank = program.ranks[static_cast<size_t>(place.rank)];
+    const Instruction& instruction = at(program, place);
+    int64_t bytes = 0;
+    for (const auto* list : {&instruction.reads, &instruction.makes}) {
+      for (const ValueId id : *list) {
+        bytes += info_of(rank.value(id).kind).is_persistent ? 0 : rank.value(id).bytes;
+      }
+    }
+    for (const ValueId id : instruction.updates) {
+      const bool is_whole = rank.value(id).slices.empty();
+      bytes += is_whole && !is_of_stages ? rank.value(id).bytes : 0;
+    }
+    return bytes;
+  };
+  if (whole_bytes(first) != whole_bytes(other)) {
+    return refuse("is of ",
+                  format_count(whole_bytes(other)),
+                  " bytes where ",
+                  text_of(program, first),
+                  " is of ",
+                  format_count(whole_bytes(first)));
   }
   return std::nullopt;
 }
 
-// Each replica of a stage is compared with the first.
-std::optional<Violation> find_mismatch(const Program& program, const Collectives& collectives) {
-  for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
-    const int32_t first = program.stage_of(rank) * program.replicas;
-    const std::vector<int32_t>& theirs = collectives[static_cast<size_t>(first)];
-    const std::vector<int32_t>& ours = collectives[static_cast<size_t>(rank)];
-    const size_t common = std::min(theirs.size(), ours.size());
-    for (size_t k = 0; k < common; ++k) {
-      if (auto mismatch = find_pair_mismatch(program, {first, theirs[k]}, {rank, ours[k]})) {
-        return mismatch;
+// Each member is compared with the first.
+std::optional<Violation> find_mismatch(const Program& program, const Groups& groups) {
+  for (const auto& [key, meetings] : groups) {
+    const int32_t first = meetings.ranks[0];
+    const std::vector<int32_t>& theirs = meetings.places[0];
+    for (size_t i = 1; i < meetings.ranks.size(); ++i) {
+      const int32_t rank = meetings.ranks[i];
+      const std::vector<int32_t>& ours = meetings.places[i];
+      const size_t common = std::min(theirs.size(), ours.size());
+      for (size_t k = 0; k < common; ++k) {
+        if (auto mismatch = find_pair_mismatch(program, {first, theirs[k]}, {rank, ours[k]})) {
+          return mismatch;
+        }
       }
-    }
-    if (theirs.size() != ours.size()) {
-      const bool is_ours = ours.size() > common;
-      return violation(
-          program,
-          is_ours ? Place{rank, ours[common]} : Place{first, theirs[common]},
-          cat("rank ", is_ours ? first : rank, " never comes to it; it takes all replicas"));
+      if (theirs.size() != ours.size()) {
+        const bool is_ours = ours.size() > common;
+        return violation(
+            program,
+            is_ours ? Place{rank, ours[common]} : Place{first, theirs[common]},
+            cat("rank ", is_ours ? first : rank, " never comes to it; it takes all of its group"));
+      }
     }
   }
   return std::nullopt;
@@ -187,25 +238,30 @@ std::optional<Violation> find_mismatch(const Program& program, const Collectives
 // Runs all ranks as far as they get.
 class Run {
  public:
-  Run(const Program& program, const Lines& lines, const Collectives& collectives)
+  Run(const Program& program, const Lines& lines, const Groups& groups)
       : program_(program),
-        collectives_(collectives),
         next_(program.ranks.size(), 0),
+        has_begun_(program.ranks.size(), 0),
         meets_(program.ranks.size()) {
     for (size_t r = 0; r < program.ranks.size(); ++r) {
       const RankProgram& rank = program.ranks[r];
       meets_[r].assign(rank.instructions.size(), kNobody);
+      meetings_.emplace_back(rank.instructions.size(), nullptr);
       sends_of_.emplace_back(rank.values.size());
-      made_in_.emplace_back(rank.values.size(), kNone);
-      read_in_.emplace_back(rank.values.size(), kNone);
-      for (size_t k = 0; k < collectives[r].size(); ++k) {
-        const Instruction& collective = at(program, {static_cast<int32_t>(r), collectives[r][k]});
-        for (const ValueId id : collective.makes) {
-          made_in_[r][static_cast<size_t>(id)] = static_cast<int32_t>(k);
+      changed_by_.emplace_back(rank.values.size(), kNone);
+      used_by_.emplace_back(rank.values.size(), kNone);
+    }
+    for (const auto& [key, group] : groups) {
+      for (size_t k = 0; k < group.places[0].size(); ++k) {
+        std::vector<Place>& all = all_meetings_.emplace_back();
+        for (size_t i = 0; i < group.ranks.size(); ++i) {
+          all.push_back({group.ranks[i], group.places[i][k]});
         }
-        for (const ValueId id : collective.reads) {
-          read_in_[r][static_cast<size_t>(id)] = static_cast<int32_t>(k);
-        }
+      }
+    }
+    for (const std::vector<Place>& all : all_meetings_) {
+      for (const Place place : all) {
+        meetings_[static_cast<size_t>(place.rank)][static_cast<size_t>(place.instruction)] = &all;
       }
     }
     for (const auto& [channel, line] : lines) {
@@ -225,12 +281,10 @@ class Run {
     while (has_moved) {
       has_moved = false;
       for (int32_t rank = 0; rank < num_ranks(); ++rank) {
-        while (!is_done(rank) && waits_for(rank).rank == kNobody.rank) {
-          ++next_[static_cast<size_t>(rank)];
+        while (!is_done(rank) && go_on(rank)) {
           has_moved = true;
         }
       }
-      has_moved = pass_step() || has_moved;
     }
     for (int32_t rank = 0; rank < num_ranks(); ++rank) {
       if (!is_done(rank)) {
@@ -256,40 +310,103 @@ class Run {
   bool has_run(Place place) const {
     return next_[static_cast<size_t>(place.rank)] > place.instruction;
   }
-  // A send is on its way once its rank has come to it.
+  // A send is on its way, and a gather or reduce can do without waiting for this rank, once it has
+  // begun.
   bool has_come_to(Place place) const {
-    return next_[static_cast<size_t>(place.rank)] >= place.instruction;
+    const bool is_there = next_[static_cast<size_t>(place.rank)] == place.instruction;
+    return has_run(place) || (is_there && has_begun_[static_cast<size_t>(place.rank)] != 0);
   }
-  bool is_at_step(int32_t rank) const {
-    return program_.updates == 1 && !is_done(rank) && at(program_, here(rank)).op == Op::Step;
+  // Whether the rank gets any further.
+  bool go_on(int32_t rank) {
+    const bool begins = begin(rank);
+    const bool passes = waits_for(rank).rank == kNobody.rank;
+    if (passes) {
+      pass(rank);
+    }
+    return begins || passes;
+  }
+  // Whether the rank begins what it stands at now: nobody else is about what it uses or frees.
+  bool begin(int32_t rank) {
+    uint8_t& has_begun = has_begun_[static_cast<size_t>(rank)];
+    if (has_begun != 0 || waits_to_begin(rank).rank != kNobody.rank) {
+      return false;
+    }
+    has_begun = 1;
+    return true;
+  }
+  // What it starts on a line is under way when the rank goes on.
+  void pass(int32_t rank) {
+    const Place place = here(rank);
+    const Instruction& instruction = at(program_, place);
+    if (instruction.resource.kind == ResourceKind::Line) {
+      for (const auto* list : {&instruction.makes, &instruction.sets, &instruction.updates}) {
+        for (const ValueId id : *list) {
+          changed_by_[static_cast<size_t>(rank)][static_cast<size_t>(id)] = place.instruction;
+        }
+      }
+      for (const ValueId id : instruction.reads) {
+        used_by_[static_cast<size_t>(rank)][static_cast<size_t>(id)] = place.instruction;
+      }
+    }
+    ++next_[static_cast<size_t>(rank)];
+    has_begun_[static_cast<size_t>(rank)] = 0;
   }
 
-  // The replica that has not come to the stage's k-th gather or reduce yet, and that; or kNobody.
-  Place late_replica(int32_t rank, int32_t k) const {
-    const int32_t first = program_.stage_of(rank) * program_.replicas;
-    for (int32_t other = first; k != kNone && other < first + program_.replicas; ++other) {
-      const Place place{other, collectives_[static_cast<size_t>(other)][static_cast<size_t>(k)]};
-      if (!has_come_to(place)) {
-        return place;
+  // A member that has not come to the meeting of this instruction, or kNobody.
+  Place late_member(int32_t rank, int32_t instruction) const {
+    if (instruction == kNone) {
+      return kNobody;
+    }
+    for (const Place other :
+         *meetings_[static_cast<size_t>(rank)][static_cast<size_t>(instruction)]) {
+      if (!has_come_to(other)) {
+        return other;
       }
     }
     return kNobody;
   }
-  Place waits_for_replicas(int32_t rank) const {
-    const Instruction& instruction = at(program_, here(rank));
-    const auto& made_in = made_in_[static_cast<size_t>(rank)];
-    const auto& read_in = read_in_[static_cast<size_t>(rank)];
-    for (const ValueId id : instruction.reads) {
-      const Place late = late_replica(rank, made_in[static_cast<size_t>(id)]);
-      if (late.rank != kNobody.rank) {
-        return late;
+
+  // What an instruction frees must have been received, unless it sends that itself.
+  Place waits_to_begin(int32_t rank) const {
+    const Place late = waits_for_peers(rank, /*of_own_send=*/false);
+    return late.rank != kNobody.rank ? late : waits_for_lines(rank);
+  }
+  Place waits_for_peers(int32_t rank, bool of_own_send) const {
+    const Place own = here(rank);
+    const auto& meets = meets_[static_cast<size_t>(rank)];
+    for (const ValueId id : at(program_, own).frees) {
+      for (const Place send : sends_of_[static_cast<size_t>(rank)][static_cast<size_t>(id)]) {
+        const Place receive = meets[static_cast<size_t>(send.instruction)];
+        if ((send.instruction == own.instruction) == of_own_send && !has_run(receive)) {
+          return receive;
+        }
       }
     }
-    for (const ValueId id : instruction.frees) {
-      const auto i = static_cast<size_t>(id);
-      const Place late = late_replica(rank, std::max(made_in[i], read_in[i]));
-      if (late.rank != kNobody.rank) {
-        return late;
+    return kNobody;
+  }
+
+  // What an instruction reads, changes or frees must not be under way on a line; nor, where it
+  // changes or frees it, be read there. Instructions of one line keep their order by themselves.
+  Place waits_for_lines(int32_t rank) const {
+    const Instruction& instruction = at(program_, here(rank));
+    const auto& changed_by = changed_by_[static_cast<size_t>(rank)];
+    const auto& used_by = used_by_[static_cast<size_t>(rank)];
+    const auto late = [&](int32_t other) {
+      const bool is_on_same_line = other != kNone &&
+                                   instruction.resource.kind == ResourceKind::Line &&
+                                   at(program_, {rank, other}).resource == instruction.resource;
+      return is_on_same_line ? kNobody : late_member(rank, other);
+    };
+    for (const auto* list :
+         {&instruction.reads, &instruction.sets, &instruction.updates, &instruction.frees}) {
+      const bool is_read = list == &instruction.reads;
+      for (const ValueId id : *list) {
+        const auto i = static_cast<size_t>(id);
+        for (const int32_t other : {changed_by[i], is_read ? kNone : used_by[i]}) {
+          if (const Place found = late(other); found.rank != kNobody.rank) {
+            return found;
+          }
+        }
       }
     }
     return kNobody;
@@ -298,46 +415,24 @@ class Run {
   // The instruction of another rank that must have run before this rank can go on, or kNobody.
   Place waits_for(int32_t rank) const {
     const Instruction& instruction = at(program_, here(rank));
-    const auto& meets = meets_[static_cast<size_t>(rank)];
+    if (has_begun_[static_cast<size_t>(rank)] == 0) {
+      return waits_to_begin(rank);
+    }
     if (instruction.op == Op::Receive) {
-      const Place send = meets[static_cast<size_t>(here(rank).instruction)];
+      const Place send =
+          meets_[static_cast<size_t>(rank)][static_cast<size_t>(here(rank).instruction)];
       if (!has_come_to(send)) {
         return send;
       }
     }
-    for (const ValueId id : instruction.frees) {
-      for (const Place send : sends_of_[static_cast<size_t>(rank)][static_cast<size_t>(id)]) {
-        const Place receive = meets[static_cast<size_t>(send.instruction)];
-        if (!has_run(receive)) {
-          return receive;
-        }
-      }
-    }
-    if (const Place late = waits_for_replicas(rank); late.rank != kNobody.rank) {
+    if (const Place late = waits_for_peers(rank, /*of_own_send=*/true); late.rank != kNobody.rank) {
       return late;
     }
-    if (is_at_step(rank)) {
-      for (int32_t other = 0; other < num_ranks(); ++other) {
-        if (!is_at_step(other)) {
-          return is_done(other) ? kNobody : here(other);
-        }
-      }
-      return num_ranks() > 1 ? Place{rank, here(rank).instruction} : kNobody;  // see pass_step
+    // Not on a line: the rank stands still until all of its group have come.
+    if (meets_others(program_, instruction) && instruction.resource.kind != ResourceKind::Line) {
+      return late_member(rank, here(rank).instruction);
     }
     return kNobody;
-  }
-
-  // All at once, when all are there.
-  bool pass_step() {
-    for (int32_t rank = 0; rank < num_ranks(); ++rank) {
-      if (!is_at_step(rank)) {
-        return false;
-      }
-    }
-    for (int32_t& next : next_) {
-      ++next;
-    }
-    return true;
   }
 
   // From a rank that waits along the ranks that are waited for, until one comes a second time.
@@ -359,12 +454,14 @@ class Run {
   }
 
   const Program& program_;
-  const Collectives& collectives_;
   std::vector<int32_t> next_;              // of each rank
+  std::vector<uint8_t> has_begun_;         // likewise: what it stands at
   std::vector<std::vector<Place>> meets_;  // by rank and instruction: the other side
-  std::vector<std::vector<std::vector<Place>>> sends_of_;  // by rank and value
-  // By rank and value: the gather or reduce that makes it, and that reads it; kNone.
-  std::vector<std::vector<int32_t>> made_in_, read_in_;
+  std::deque<std::vector<Place>> all_meetings_;
+  std::vector<std::vector<const std::vector<Place>*>> meetings_;  // by rank and instruction
+  std::vector<std::vector<std::vector<Place>>> sends_of_;         // by rank and value
+  // By rank and value: the last gather or reduce on a line that changes it, and that reads it.
+  std::vector<std::vector<int32_t>> changed_by_, used_by_;
 };
 
 }  // namespace
@@ -374,11 +471,11 @@ std::optional<Violation> find_endless_wait(const Program& program) {
   if (std::optional<Violation> mismatch = find_mismatch(program, lines)) {
     return mismatch;
   }
-  const Collectives collectives = collect_collectives(program);
-  if (std::optional<Violation> mismatch = find_mismatch(program, collectives)) {
+  const Groups groups = collect_groups(program);
+  if (std::optional<Violation> mismatch = find_mismatch(program, groups)) {
     return mismatch;
   }
-  return Run(program, lines, collectives).run();
+  return Run(program, lines, groups).run();
 }
 
 }  // namespace penstock::program

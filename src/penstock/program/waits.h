@@ -1,5 +1,5 @@
 // Whether the ranks of a program can always go on: what one sends the other receives, in the same
-// order and size; replicas of a stage gather and reduce the same in the same order; and no ranks
+// order and size; the ranks of a group gather and reduce the same in the same order; and no ranks
 // wait for each other in a circle.
 #pragma once
 
@@ -11,10 +11,11 @@
 namespace penstock::program {
 
 // For programs whose ranks are sound one by one. A send waits for nobody, but what frees the value
-// waits until the peer has received it; a receive waits for its send; a step waits for all ranks,
-// unless the program has several. A gather or reduce waits for nobody, but what reads or frees what
-// it makes, or frees what it reads, waits until all replicas of the stage have come to theirs. Who
-// waits for whom does not depend on how fast anyone is, so one run in any order answers for all.
+// begins when the peer has received it; a receive waits for its send. A gather or reduce waits until
+// all ranks of its group have come to theirs. One on a line does not hold up its rank: what uses the
+// values that it changes, or changes those that it reads, waits; and who waits so has not come to
+// what it stands at. Who waits for whom does not depend on how fast anyone is, so one run in any
+// order answers for all.
 std::optional<Violation> find_endless_wait(const Program& program);
 
 }  // namespace penstock::program

@@ -57,7 +57,7 @@ HeldBytes held_during(const program::Span& span, const std::vector<MemoryPoint>&
 std::vector<HeldBytes> predicted_bytes(const program::RankProgram& rank,
                                        const program::RankTimeline& predicted) {
   std::vector<HeldBytes> all(rank.instructions.size());
-  int64_t held = rank.resident_bytes() + rank.bytes_of(rank.given);
+  int64_t held = rank.persistent_bytes() + rank.bytes_of(rank.given);
   for (const Event& event : events_in_order(predicted)) {
     const program::Instruction& instruction = rank.instructions[event.instruction];
     HeldBytes& around = all[event.instruction];

@@ -47,12 +47,12 @@ void add(const Instruction& instruction, BarKind kind, SecondsPair seconds, Step
   }
 }
 
-void add_rows_that_occur(const std::array<OpRow, kNumBarKinds>& by_kind, StepSums& sums) {
+void add_rows_that_take_time(const std::array<OpRow, kNumBarKinds>& by_kind, StepSums& sums) {
   for (size_t i = 0; i < kNumBarKinds; ++i) {
     const auto kind = static_cast<BarKind>(i);
     const bool is_move = kind == BarKind::Send || kind == BarKind::Receive ||
                          kind == BarKind::Gather || kind == BarKind::Reduce;
-    if (by_kind[i].count > 0) {
+    if (by_kind[i].seconds.predicted > 0 || by_kind[i].seconds.measured > 0) {
       (is_move ? sums.transfers : sums.others).push_back(by_kind[i]);
     }
   }
@@ -164,7 +164,7 @@ StepSums step_sums(const StepPicture& picture) {
   StepSums sums;
   sums.updates = picture.program.updates;
   for (const program::LayerInfo& layer : picture.program.layers) {
-    sums.layers.push_back({layer.name, 0, 0, 0, std::vector<int64_t>(layer.ways.size()), {}, {}});
+    sums.layers.push_back({layer.name, 0, 0, 0, std::vector<int64_t>(layer.modes.size()), {}, {}});
   }
   std::array<OpRow, kNumBarKinds> by_kind;
   for (size_t r = 0; r < picture.program.ranks.size(); ++r) {
@@ -185,7 +185,7 @@ StepSums step_sums(const StepPicture& picture) {
       }
     }
   }
-  add_rows_that_occur(by_kind, sums);
+  add_rows_that_take_time(by_kind, sums);
   sums.step = {picture.predicted.seconds,
                picture.measured != nullptr ? picture.measured->seconds : 0};
   return sums;
@@ -204,7 +204,7 @@ std::string kept_text(const StepPicture& picture, size_t layer, const LayerRow& 
   std::vector<std::string> parts;
   for (size_t way = 0; way < row.num_kept.size(); ++way) {
     if (row.num_kept[way] > 0) {
-      parts.push_back(cat(row.num_kept[way], " x ", picture.program.layers[layer].ways[way].name));
+      parts.push_back(cat(row.num_kept[way], " x ", picture.program.layers[layer].modes[way].name));
     }
   }
   if (row.num_keep_nothing > 0) {

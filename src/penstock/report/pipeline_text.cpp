@@ -27,10 +27,12 @@ std::string cuts_text(const plan::Pipeline& pipeline) {
 }
 
 // "0-5, 12-17"
-std::string layers_of(const plan::Pipeline& pipeline, size_t rank) {
+std::string layers_of(const plan::PipelineResult& result, size_t rank) {
+  const plan::Pipeline& pipeline = result.pipeline;
+  const int32_t place = result.program.stage_of(static_cast<int32_t>(rank));
   std::vector<std::string> ranges;
   for (size_t stage = 0; stage < pipeline.schedule.rank_of.size(); ++stage) {
-    if (static_cast<size_t>(pipeline.schedule.rank_of[stage]) == rank) {
+    if (pipeline.schedule.rank_of[stage] == place) {
       const int32_t last = pipeline.cuts[stage + 1] - 1;
       ranges.push_back(pipeline.cuts[stage] == last ? cat(last)
                                                     : cat(pipeline.cuts[stage], "-", last));
@@ -69,13 +71,13 @@ std::string delay_text(const plan::PipelineResult& result) {
 }
 
 std::string replicas_text(const program::Program& program) {
-  if (program.replicas == 1) {
+  if (program.replicas() == 1) {
     return "";
   }
   const std::string what = program.shard == program::Shard::None
                                ? "all of it whole"
                                : cat("sharded: ", program::shard_name(program.shard));
-  return cat(program.replicas, " replicas, ", what, "; ");
+  return cat(program.replicas(), " replicas, ", what, "; ");
 }
 
 std::string sent_text(const plan::PipelineResult& result) {
@@ -149,8 +151,8 @@ std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineRes
   for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
     const double seconds = timeline.ranks[rank].compute_seconds();
     ranks.add_row({cat(rank),
-                   layers_of(result.pipeline, rank / static_cast<size_t>(result.program.replicas)),
-                   format_bytes(result.program.ranks[rank].resident_bytes()),
+                   layers_of(result, rank),
+                   format_bytes(result.program.ranks[rank].persistent_bytes()),
                    format_bytes(result.peak_bytes[rank]),
                    format_seconds(seconds / result.program.updates),
                    percent(timeline.seconds > 0 ? seconds / timeline.seconds : 0),
@@ -178,8 +180,8 @@ std::string pipeline_certificate(const plan::PipelineResult& result, int64_t lim
                {"holds most at"}});
   for (size_t rank = 0; rank < result.least_bytes.size(); ++rank) {
     ranks.add_row({cat(rank),
-                   layers_of(result.pipeline, rank / static_cast<size_t>(result.program.replicas)),
-                   format_bytes(result.program.ranks[rank].resident_bytes()),
+                   layers_of(result, rank),
+                   format_bytes(result.program.ranks[rank].persistent_bytes()),
                    cat(format_count(result.least_bytes[rank]), " bytes"),
                    result.least_bytes[rank] <= limit_bytes ? "yes" : "no",
                    result.binding[rank]});

@@ -144,7 +144,7 @@ std::string plan_totals(const plan::CostTable& costs, const plan::PlanResult& re
   Table table({{""}, {""}});
   const int64_t limit = result.plan.limit_bytes;
   table.add_row({"recomputation", recomputation_text(costs, result)});
-  for (const program::Resident& resident : costs.residents) {
+  for (const program::Held& resident : costs.held) {
     table.add_row({cat("  ", resident.name), format_bytes(resident.bytes)});
   }
   table.add_row({"peak",

@@ -26,13 +26,15 @@ constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"backward, weight", "#f0e442", "#2a2700"},
     {"loss", "#009e73", "#ffffff"},
     {"step", "#6b7280", "#ffffff"},
-    {"clear", "#a3abb6", "#14181d"},
     {"drop", "#c4c9d0", "#14181d"},
     {"send", "#44566c", "#ffffff"},
     {"receive", "#8ba0b8", "#10181f"},
     {"stash", "#8c7a5b", "#ffffff"},
     {"gather", "#7a5195", "#ffffff"},
     {"reduce", "#3f7d20", "#ffffff"},
+    {"add", "#a3abb6", "#14181d"},
+    {"squares", "#b3a394", "#14181d"},
+    {"decide", "#768a7c", "#ffffff"},
 }};
 
 void check_timeline(const program::Program& program, const program::Timeline& timeline) {
@@ -74,37 +76,24 @@ BarKind forward_kind(const Instruction& instruction, bool has_run) {
                                                    : BarKind::Forward;
 }
 
-BarKind other_kind(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return BarKind::Forward;
-    case Op::Backward:
-      return BarKind::Backward;
-    case Op::BackwardInput:
-      return BarKind::BackwardInput;
-    case Op::BackwardWeight:
-      return BarKind::BackwardWeight;
-    case Op::Send:
-      return BarKind::Send;
-    case Op::Receive:
-      return BarKind::Receive;
-    case Op::Loss:
-      return BarKind::Loss;
-    case Op::Step:
-      return BarKind::Step;
-    case Op::Clear:
-      return BarKind::Clear;
-    case Op::Drop:
-      return BarKind::Drop;
-    case Op::Stash:
-      return BarKind::Stash;
-    case Op::Gather:
-      return BarKind::Gather;
-    case Op::Reduce:
-      return BarKind::Reduce;
-  }
-  throw InternalError("no such instruction");
-}
+// In the order of Op.
+constexpr program::OpTable<BarKind> kKinds = {{
+    BarKind::Forward,
+    BarKind::Loss,
+    BarKind::Backward,
+    BarKind::BackwardInput,
+    BarKind::BackwardWeight,
+    BarKind::Send,
+    BarKind::Receive,
+    BarKind::Drop,
+    BarKind::Stash,
+    BarKind::Gather,
+    BarKind::Reduce,
+    BarKind::Add,
+    BarKind::Squares,
+    BarKind::Decide,
+    BarKind::Step,
+}};
 
 }  // namespace
 
@@ -128,10 +117,14 @@ std::vector<BarKind> bar_kinds(const program::RankProgram& rank) {
       const bool is_first = done.insert({instruction.layer, instruction.micro_batch}).second;
       kinds.push_back(forward_kind(instruction, !is_first));
     } else {
-      kinds.push_back(other_kind(instruction.op));
+      kinds.push_back(program::row_of(kKinds, instruction.op));
     }
   }
   return kinds;
+}
+
+int32_t only_unit(const Instruction& instruction) {
+  return instruction.op != Op::Step && instruction.units.size() == 1 ? instruction.units[0] : -1;
 }
 
 std::vector<program::Resource> resources_of(const program::RankProgram& rank) {
@@ -142,18 +135,22 @@ std::vector<program::Resource> resources_of(const program::RankProgram& rank) {
   return {used.begin(), used.end()};
 }
 
-std::string resource_name(program::Resource resource) {
+std::string resource_name(const program::Program& program, program::Resource resource) {
   switch (resource.kind) {
     case program::ResourceKind::Compute:
       return "compute";
+    case program::ResourceKind::HostCompute:
+      return "host";
     case program::ResourceKind::Copy:
       return cat("copy ", resource.index);
+    case program::ResourceKind::Disk:
+      return cat("disk ", resource.index);
     case program::ResourceKind::Link:
       return cat("link to rank ", resource.index);
     case program::ResourceKind::Inlet:
       return cat("inlet from rank ", resource.index);
-    case program::ResourceKind::Replicas:
-      return "line to the replicas";
+    case program::ResourceKind::Line:
+      return cat("line of ", program.groups.at(static_cast<size_t>(resource.index)).name);
   }
   throw InternalError("no such resource");
 }
@@ -161,23 +158,22 @@ std::string resource_name(program::Resource resource) {
 std::string lane_name(const program::Program& program, size_t rank, program::Resource resource) {
   switch (resource.kind) {
     case program::ResourceKind::Compute:
-      return program.ranks.size() > 1 ? cat("rank ", rank) : resource_name(resource);
-    case program::ResourceKind::Copy:
-      return resource_name(resource);
+      return program.ranks.size() > 1 ? cat("rank ", rank) : resource_name(program, resource);
     case program::ResourceKind::Link:
       return cat("to rank ", resource.index);
     case program::ResourceKind::Inlet:
       return cat("from rank ", resource.index);
-    case program::ResourceKind::Replicas:
-      return "replicas";
+    case program::ResourceKind::Line:
+      return program.groups.at(static_cast<size_t>(resource.index)).name;
+    default:
+      return resource_name(program, resource);
   }
-  throw InternalError("no such resource");
 }
 
 bool is_low_lane(program::Resource resource) {
   return resource.kind == program::ResourceKind::Link ||
          resource.kind == program::ResourceKind::Inlet ||
-         resource.kind == program::ResourceKind::Replicas;
+         resource.kind == program::ResourceKind::Line;
 }
 
 double computing_share(const program::Timeline& timeline) {
@@ -193,8 +189,8 @@ std::string keep_name(const program::Program& program, const Instruction& instru
   if (instruction.keep == program::kKeepNothing) {
     return "nothing";
   }
-  const auto& ways = program.layers.at(static_cast<size_t>(instruction.layer)).ways;
-  return ways.at(static_cast<size_t>(instruction.keep)).name;
+  const auto& modes = program.layers.at(static_cast<size_t>(instruction.layer)).modes;
+  return modes.at(static_cast<size_t>(instruction.keep)).name;
 }
 
 }  // namespace penstock::report

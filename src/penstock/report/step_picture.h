@@ -35,15 +35,17 @@ enum class BarKind {
   BackwardWeight,
   Loss,
   Step,
-  Clear,
   Drop,
   Send,
   Receive,
   Stash,
   Gather,
-  Reduce
+  Reduce,
+  Add,
+  Squares,
+  Decide
 };
-inline constexpr size_t kNumBarKinds = 15;
+inline constexpr size_t kNumBarKinds = static_cast<size_t>(BarKind::Decide) + 1;
 
 struct BarStyle {
   std::string_view name, fill, text_fill;
@@ -54,11 +56,14 @@ const BarStyle& bar_style(BarKind kind);
 // One for each instruction.
 std::vector<BarKind> bar_kinds(const program::RankProgram& rank);
 
+// The unit that a gather, reduce or sum is of; -1: none. A step is of all units that it moves.
+int32_t only_unit(const program::Instruction& instruction);
+
 // Those that the rank's instructions use, in order: its lanes.
 std::vector<program::Resource> resources_of(const program::RankProgram& rank);
 
-// "compute", "copy 0", "link to rank 3", "inlet from rank 3", "line to the replicas"
-std::string resource_name(program::Resource resource);
+// "compute", "copy 0", "link to rank 3", "inlet from rank 3", "line of data"
+std::string resource_name(const program::Program& program, program::Resource resource);
 
 // The name of a lane beside its bars: "rank 2" where several ranks compute, "to rank 3".
 std::string lane_name(const program::Program& program, size_t rank, program::Resource resource);

@@ -41,13 +41,13 @@ std::string milliseconds(double seconds) {
 
 // Layer (or unit) and micro-batch as in the names of values, where ranks work on several at once.
 std::string bar_label(const BarLane& lane, const Instruction& instruction) {
-  if (instruction.layer < 0) {
+  const int32_t subject = only_unit(instruction) >= 0 ? only_unit(instruction) : instruction.layer;
+  if (subject < 0) {
     return std::string(program::op_name(instruction.op));
   }
   const bool is_pipeline = lane.program.ranks.size() > 1 && lane.program.micro_batches > 1;
-  return is_pipeline && instruction.micro_batch >= 0
-             ? cat(instruction.layer, ".", instruction.micro_batch)
-             : std::to_string(instruction.layer);
+  return is_pipeline && instruction.micro_batch >= 0 ? cat(subject, ".", instruction.micro_batch)
+                                                     : std::to_string(subject);
 }
 
 std::string moved_bytes(const program::RankProgram& rank, const Instruction& transfer) {

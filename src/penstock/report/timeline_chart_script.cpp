@@ -53,12 +53,14 @@ function opName(rank, i) { return data.ops[rank.instructions.op[i]]; }
 function isTransfer(rank, i) { return ['send', 'receive'].includes(opName(rank, i)); }
 function isCollective(rank, i) { return ['gather', 'reduce'].includes(opName(rank, i)); }
 function describe(rank, i) {
-  const list = rank.instructions;
-  const layer = (isCollective(rank, i) ? data.units : data.layers)[list.layer[i]];
-  const lane = rank.lanes[list.resource[i]];
-  return opName(rank, i) + (layer ? ' of ' + layer.name : '') +
+  const list = rank.instructions, layer = data.layers[list.layer[i]], units = list.units[i];
+  const unit = units.length === 1 ? data.units[units[0]] : null, group = data.groups[list.group[i]];
+  return opName(rank, i) + (layer ? ' of ' + layer.name : '') + (unit ? ' of ' + unit.name : '') +
+         (units.length > 1 ? ' of ' + units.length + ' units' : '') +
+         (isCollective(rank, i) && !units.length ? ' of the squares' : '') +
          (list.micro_batch[i] >= 0 ? ', micro-batch ' + list.micro_batch[i] : '') +
-         (isTransfer(rank, i) ? ', ' + lane.name : '');
+         (isTransfer(rank, i) ? ', ' + rank.lanes[list.resource[i]].name : '') +
+         (group ? ', over ' + group.name : '');
 }
 function keeps(rank, i) {
   const list = rank.instructions;
@@ -173,7 +175,9 @@ function drawTimeAxis(g) {
 
 // Layer (or unit) and micro-batch as in the names of values, where ranks work on several at once.
 function barLabel(rank, i) {
-  const layer = rank.instructions.layer[i];
+  const units = rank.instructions.units[i];
+  if (opName(rank, i) === 'step') return 'step';
+  const layer = units.length === 1 ? units[0] : rank.instructions.layer[i];
   if (layer < 0) return opName(rank, i);
   const isPipeline = data.ranks.length > 1 && data.micro_batches > 1;
   const microBatch = rank.instructions.micro_batch[i];

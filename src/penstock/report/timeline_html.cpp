@@ -52,22 +52,9 @@ json kinds_json() {
 
 // Names by number, as instructions have the number.
 json ops_json() {
-  using enum program::Op;
   json names = json::array();
-  for (const program::Op op : {Clear,
-                               Forward,
-                               Loss,
-                               Backward,
-                               BackwardInput,
-                               BackwardWeight,
-                               Send,
-                               Receive,
-                               Drop,
-                               Step,
-                               Stash,
-                               Gather,
-                               Reduce}) {
-    names[static_cast<size_t>(op)] = program::op_name(op);
+  for (size_t op = 0; op < program::kNumOps; ++op) {
+    names.push_back(program::op_name(static_cast<program::Op>(op)));
   }
   return names;
 }
@@ -77,7 +64,7 @@ json layers_json(const StepPicture& picture, const StepSums& sums) {
   for (size_t i = 0; i < sums.layers.size(); ++i) {
     const LayerRow& row = sums.layers[i];
     json ways = json::array();
-    for (const program::Way& way : picture.program.layers[i].ways) {
+    for (const program::SaveMode& way : picture.program.layers[i].modes) {
       ways.push_back(way.name);
     }
     layers.push_back({{"name", row.name},
@@ -140,12 +127,16 @@ json instructions_json(const program::RankProgram& rank,
                        const std::vector<program::Resource>& resources) {
   json columns = {{"op", json::array()},
                   {"layer", json::array()},
+                  {"units", json::array()},
+                  {"group", json::array()},
                   {"micro_batch", json::array()},
                   {"keep", json::array()},
                   {"kind", json::array()},
                   {"resource", json::array()},
                   {"reads", json::array()},
                   {"makes", json::array()},
+                  {"sets", json::array()},
+                  {"updates", json::array()},
                   {"frees", json::array()}};
   const std::vector<BarKind> kinds = bar_kinds(rank);
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -153,12 +144,16 @@ json instructions_json(const program::RankProgram& rank,
     const auto resource = std::find(resources.begin(), resources.end(), instruction.resource);
     columns["op"].push_back(static_cast<int>(instruction.op));
     columns["layer"].push_back(instruction.layer);
+    columns["units"].push_back(instruction.units);
+    columns["group"].push_back(instruction.group);
     columns["micro_batch"].push_back(instruction.micro_batch);
     columns["keep"].push_back(instruction.keep);
     columns["kind"].push_back(static_cast<int>(kinds[i]));
     columns["resource"].push_back(resource - resources.begin());
     columns["reads"].push_back(instruction.reads);
     columns["makes"].push_back(instruction.makes);
+    columns["sets"].push_back(instruction.sets);
+    columns["updates"].push_back(instruction.updates);
     columns["frees"].push_back(instruction.frees);
   }
   return columns;
@@ -170,6 +165,14 @@ json units_json(const program::Program& program) {
     units.push_back({{"name", unit.name}});
   }
   return units;
+}
+
+json groups_json(const program::Program& program) {
+  json groups = json::array();
+  for (const comm::RankGroup& group : program.groups) {
+    groups.push_back({{"name", group.name}});
+  }
+  return groups;
 }
 
 json values_json(const program::RankProgram& rank) {
@@ -185,12 +188,12 @@ json rank_json(const StepPicture& picture, size_t index) {
   const std::vector<program::Resource> resources = resources_of(rank);
   json names = json::array(), lanes = json::array();
   for (const program::Resource resource : resources) {
-    names.push_back(resource_name(resource));
+    names.push_back(resource_name(picture.program, resource));
     lanes.push_back(
         {{"name", lane_name(picture.program, index, resource)}, {"is_low", is_low_lane(resource)}});
   }
   json residents = json::array();
-  for (const program::Resident& resident : rank.residents) {
+  for (const program::Held& resident : program::held_by_name(rank)) {
     residents.push_back({{"name", resident.name}, {"bytes", resident.bytes}});
   }
   const program::RankTimeline& predicted = picture.predicted.ranks[index];
@@ -248,6 +251,8 @@ std::string data_json(const StepPicture& picture) {
              embedded(layers_json(picture, sums)),
              ",\n\"units\":",
              embedded(units_json(picture.program)),
+             ",\n\"groups\":",
+             embedded(groups_json(picture.program)),
              ",\n\"sums\":",
              embedded(sums_json(sums)),
              ",\n\"ranks\":[",

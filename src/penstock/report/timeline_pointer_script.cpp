@@ -36,7 +36,9 @@ function instructionTip(tip, rank, r, i) {
   const list = rank.instructions, kind = data.kinds[list.kind[i]].name;
   const where = ['#' + i, rank.resources[list.resource[i]]];
   if (data.ranks.length > 1) where.splice(1, 0, 'rank ' + r);
-  if (list.layer[i] >= 0) where.push((isCollective(rank, i) ? 'unit ' : 'layer ') + list.layer[i]);
+  if (list.layer[i] >= 0) where.push('layer ' + list.layer[i]);
+  const units = list.units[i];
+  if (units.length) where.push((units.length > 1 ? 'units ' : 'unit ') + units.join(', '));
   if (opName(rank, i) === 'forward') where.push('keeps ' + keeps(rank, i));
   if (kind === 'forward again') where.push('runs again');
   tip.append(element('h3', describe(rank, i)), element('p', where.join(' \u00b7 ')));
@@ -46,7 +48,7 @@ function instructionTip(tip, rank, r, i) {
     ['held before', bytes, of('before'), true], ['held during', bytes, of('during'), true],
     ['held after', bytes, of('after'), true]]));
   const values = element('dl');
-  for (const verb of ['reads', 'makes', 'frees']) {
+  for (const verb of ['reads', 'makes', 'sets', 'updates', 'frees']) {
     if (!list[verb][i].length) continue;
     values.append(element('dt', verb), element('dd', valueText(rank, list[verb][i])));
   }

@@ -367,15 +367,15 @@ std::string limit_svg(const StepPicture& picture, const Layout& layout, size_t r
 std::string residents_svg(const StepPicture& picture, const Layout& layout, size_t rank) {
   const program::RankProgram& program = picture.program.ranks[rank];
   const double bottom = layout.panel_top(rank) + layout.panel_height;
-  const double y = layout.pixel_y(rank, static_cast<double>(program.resident_bytes()));
+  const double y = layout.pixel_y(rank, static_cast<double>(program.persistent_bytes()));
   const double right = layout.pixel_x(picture.predicted.seconds);
   std::string out = rect_svg(kLeft, y, right - kLeft, bottom - y, "#5b6470\" fill-opacity=\"0.16");
   if (bottom - y >= 18) {
     std::vector<std::string> names;
-    for (const program::Resident& resident : program.residents) {
+    for (const program::Held& resident : program::held_by_name(program)) {
       names.push_back(resident.name);
     }
-    const std::string text = cat(join(names, ", "), " ", format_bytes(program.resident_bytes()));
+    const std::string text = cat(join(names, ", "), " ", format_bytes(program.persistent_bytes()));
     out += svg_text(kLeft + 8, bottom - 6, ink(kFaintInk), text);
   }
   return out;

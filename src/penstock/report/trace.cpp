@@ -64,8 +64,10 @@ void add_names(const StepPicture& picture,
     trace.add_metadata(id, 0, "process_labels", {{"labels", cat("limit ", format_bytes(limit))}});
   }
   for (const program::Resource resource : resources) {
-    trace.add_metadata(
-        id, thread_of(resources, resource), "thread_name", {{"name", resource_name(resource)}});
+    trace.add_metadata(id,
+                       thread_of(resources, resource),
+                       "thread_name",
+                       {{"name", resource_name(picture.program, resource)}});
   }
 }
 
@@ -75,7 +77,10 @@ ordered_json arguments(const StepPicture& picture,
                        const HeldBytes& held) {
   ordered_json args = {{"kind", bar_style(kind).name}};
   if (instruction.layer >= 0) {
-    args[is_collective(instruction.op) ? "unit" : "layer"] = instruction.layer;
+    args["layer"] = instruction.layer;
+  }
+  if (const int32_t unit = only_unit(instruction); unit >= 0) {
+    args["unit"] = unit;
   }
   if (instruction.micro_batch >= 0) {
     args["micro_batch"] = instruction.micro_batch;

@@ -1,5 +1,7 @@
 #include "penstock/run/executor.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "penstock/base/clock.h"
@@ -9,6 +11,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/program/verify.h"
 #include "penstock/run/executor_step.h"
+#include "penstock/run/stages.h"
 
 namespace penstock::run {
 
@@ -18,6 +21,24 @@ using program::ValueId;
 using program::ValueKind;
 
 namespace {
+
+// Where the last update begins, which is not recorded in a graph: its settings change from step to
+// step.
+size_t find_update(const program::RankProgram& rank) {
+  size_t at = rank.instructions.size();
+  while (at > 0 && rank.instructions[at - 1].op != Op::Squares) {
+    --at;
+  }
+  PENSTOCK_CHECK(at > 0, "a program without an update");
+  return at - 1;
+}
+
+// Replicas have divided the gradients, or only what is done with their sums.
+bool is_sharded(const program::RankProgram& rank) {
+  return std::any_of(rank.persistent.begin(), rank.persistent.end(), [&](ValueId id) {
+    return rank.value(id).kind == ValueKind::State && !rank.value(id).slices.empty();
+  });
+}
 
 const program::RankProgram& sound_rank(const program::Program& program, comm::Group* group) {
   const program::Verdict verdict = program::verify(program);
@@ -65,13 +86,25 @@ Executor::Executor(const program::Program& program,
                  program.loss_index(),
                  " layers for a chain of ",
                  chain.size());
-  PENSTOCK_CHECK(program.replicas == (replicas == nullptr ? 1 : replicas->size()) &&
-                     program.replicas == parameters.replicas() &&
+  PENSTOCK_CHECK(program.replicas() == (replicas == nullptr ? 1 : replicas->size()) &&
+                     program.replicas() == parameters.replicas() &&
                      program.shard == parameters.shard(),
                  "a program of ",
-                 program.replicas,
+                 program.replicas(),
                  " replicas for parameters of ",
                  parameters.replicas());
+  if (program.micro_batches > parameters.device().most_micro_batches) {
+    throw ConfigError(cat("a step of ",
+                          program.micro_batches,
+                          " micro-batches; the device has room for the losses of ",
+                          parameters.device().most_micro_batches,
+                          ": use fewer plan.micro_batches"));
+  }
+  update_at_ = find_update(rank_);
+  if (group != nullptr && group->size() > 1 && program.updates == 1) {
+    all_squares_ = std::make_unique<AllSquares>(
+        chain, parts_of(program), program.mesh, is_sharded(rank_), *group);
+  }
   for (const program::Unit& unit : program.units) {
     for (const int32_t layer : unit.forward_only) {
       PENSTOCK_CHECK(!chain.layer(layer).backward_needs_weights(),
@@ -81,20 +114,21 @@ Executor::Executor(const program::Program& program,
   }
 }
 
-double Executor::run(const StepInput& input, const Update& update) {
+double Executor::run(const StepInput& input, Stepper& stepper) {
   device::require_current(parameters_.device());
-  const int64_t samples = input.inputs.size(0) / program_.replicas;
+  const int64_t replicas = program_.replicas();
+  const int64_t samples = input.inputs.size(0) / replicas;
   PENSTOCK_CHECK(input.micro_batches == program_.micro_batches &&
                      samples % program_.micro_batches == 0 &&
-                     samples * program_.replicas == input.inputs.size(0),
+                     samples * replicas == input.inputs.size(0),
                  input.inputs.size(0),
                  " samples for a program of ",
-                 program_.replicas,
+                 replicas,
                  " x ",
                  program_.micro_batches,
                  " micro-batches");
   Step step{.input = input,
-            .update = update,
+            .stepper = stepper,
             .slots = std::vector<Slot>(rank_.values.size()),
             .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
             .samples_each = samples / program_.micro_batches,
@@ -106,6 +140,9 @@ double Executor::run(const StepInput& input, const Update& update) {
     step.scales.push_back(1.0 / static_cast<double>(count));
   }
   find_shapes(input, step.samples_each);
+  outcomes_.clear();
+  const int64_t replica_before = sent_to_replicas();
+  const int64_t sent_before = group_ == nullptr ? 0 : group_->sent_bytes();
   memory::refuse_over_limit([&] { give_inputs(step); });
   try {
     run_all(step);
@@ -117,6 +154,11 @@ double Executor::run(const StepInput& input, const Update& update) {
   }
   has_run_ = true;
   finish_record();
+  if (outcomes_.empty()) {
+    outcomes_.push_back(stepper.updated());
+  }
+  replica_bytes_ = sent_to_replicas() - replica_before;
+  sent_bytes_ = (group_ == nullptr ? 0 : group_->sent_bytes()) - sent_before + replica_bytes_;
   // In the order of the micro-batches, whatever order they ran in.
   losses_.assign(static_cast<size_t>(program_.updates), 0);
   loss_sums_.clear();
@@ -136,13 +178,12 @@ double Executor::run(const StepInput& input, const Update& update) {
 
 // Everything up to the update can be recorded; the update's settings change from step to step.
 void Executor::run_all(Step& step) {
-  const size_t update_at = rank_.instructions.size() - 1;
-  const bool is_recordable = uses_graph_ && !watcher_ && rank_.instructions.back().op == Op::Step;
+  const bool is_recordable = uses_graph_ && !watcher_ && program_.updates == 1;
   if (!is_recordable || !has_run_ || !run_recorded(step)) {
     begin_record();
-    run_instructions(0, update_at, step);
+    run_instructions(0, update_at_, step);
   }
-  run_instructions(update_at, update_at + 1, step);
+  run_instructions(update_at_, rank_.instructions.size(), step);
   for (const WorkPtr& work : collectives_) {
     if (work) {
       replicas_->wait(*work);
@@ -163,11 +204,11 @@ void Executor::find_shapes(const StepInput& input, int64_t samples) {
 // Each micro-batch has tensors of its own, so that the program's frees free them.
 void Executor::give_inputs(Step& step) {
   for (size_t i = 0; i < rank_.given.size(); ++i) {
-    const program::Value& value = rank_.values[static_cast<size_t>(rank_.given[i])];
+    const program::Value& given = value(rank_.given[i]);
     const at::Tensor& whole =
-        value.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
+        given.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
     const at::Tensor part = whole.narrow(
-        0, step.first_sample + value.micro_batch * step.samples_each, step.samples_each);
+        0, step.first_sample + given.micro_batch * step.samples_each, step.samples_each);
     PENSTOCK_CHECK(part.is_cpu(), "a batch comes from the CPU");
     step.slot(rank_.given[i]).tensors = {parameters_.device().is_gpu() ? upload(i, part)
                                                                        : part.clone()};
@@ -181,13 +222,14 @@ void Executor::run_instructions(size_t first, size_t end, Step& step) {
     const int32_t index = static_cast<int32_t>(i);
     const memory::PeakMark mark;
     try {
-      wait_for_replicas(instruction, step);
+      wait_for_lines(instruction, step);
       memory::refuse_over_limit([&] { execute(instruction, step); });
     } catch (const memory::LimitError& error) {
       fail_limit(index, error.what());
     }
     step.layer_weights.clear();  // views, which would hold what is freed below
     step.layer_gradients.clear();
+    step.fresh_gradients.clear();
     if (watcher_) {
       show_made(index, step);
     }
@@ -218,7 +260,7 @@ void Executor::finish_record() {
       span.end = std::max(span.start, work->ended - record_began_);
     }
     record.spans.push_back(span);
-    record.busy_seconds[rank_.instructions[i].resource] += span.end - span.start;
+    record.busy_seconds[busy_resource(rank_.instructions[i])] += span.end - span.start;
     record.memory[2 * i + 1].seconds = now;
     record.memory[2 * i + 2].seconds = end;
     now = end;
@@ -240,35 +282,32 @@ void Executor::begin_record() {
 }
 
 void Executor::execute(const Instruction& instruction, Step& step) {
-  switch (instruction.op) {
-    case Op::Clear:
-      return parameters_.zero_gradients();
-    case Op::Forward:
-      return forward(instruction, step);
-    case Op::Loss:
-      return loss(instruction, step);
-    case Op::Backward:
-    case Op::BackwardInput:
-      return backward(instruction, step);
-    case Op::BackwardWeight:
-      return backward_weight(instruction, step);
-    case Op::Send:
-      return send(instruction, step);
-    case Op::Receive:
-      return receive(instruction, step);
-    case Op::Drop:
-      return;  // its frees are all it does
-    case Op::Step:
-      parameters_.complete_gradients();
-      return step.update();
-    case Op::Stash:
-      step.slot(instruction.makes[0]).tensors = parameters_.copy_weights();
-      return;
-    case Op::Gather:
-      return gather(instruction, step);
-    case Op::Reduce:
-      return reduce(instruction, step);
-  }
+  using Run = void (Executor::*)(const Instruction&, Step&);
+  // What each operation does, in the order of Op.
+  static constexpr program::OpTable<Run> kRuns = {{
+      &Executor::forward,
+      &Executor::loss,
+      &Executor::backward,
+      &Executor::backward,
+      &Executor::backward_weight,
+      &Executor::send,
+      &Executor::receive,
+      &Executor::drop,
+      &Executor::stash,
+      &Executor::gather,
+      &Executor::reduce,
+      &Executor::add,
+      &Executor::squares,
+      &Executor::decide,
+      &Executor::move,
+  }};
+  (this->*program::row_of(kRuns, instruction.op))(instruction, step);
+}
+
+void Executor::drop(const Instruction&, Step&) {}  // its frees are all it does
+
+void Executor::stash(const Instruction& instruction, Step& step) {
+  step.slot(instruction.makes[0]).tensors = parameters_.copy_weights();
 }
 
 // What is on its way to a peer stays until the peer has it.
@@ -278,9 +317,6 @@ void Executor::free(ValueId id, int32_t index, Step& step) {
     transfers_->wait(*sent, [&] { return describe(index); });
   }
   slot.sent.clear();
-  if (slot.pending) {
-    replicas_->wait(*slot.pending);
-  }
   slot = {};
 }
 
@@ -293,7 +329,7 @@ std::string Executor::describe(int32_t index) const {
 
 void Executor::show_made(int32_t index, const Step& step) const {
   for (const ValueId id : rank_.instructions[static_cast<size_t>(index)].makes) {
-    watcher_({index, rank_.values[static_cast<size_t>(id)], step.slot(id).tensors});
+    watcher_({index, value(id), step.slot(id).tensors});
   }
 }
 

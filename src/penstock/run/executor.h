@@ -12,8 +12,10 @@
 #include "penstock/memory/account.h"
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
+#include "penstock/run/all_squares.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/run/replicas.h"
+#include "penstock/run/stepper.h"
 #include "penstock/run/transfers.h"
 
 namespace penstock::run {
@@ -54,23 +56,30 @@ class Executor {
   void release_graph();
   bool has_graph() const { return graph_ != nullptr; }
 
-  // What the program's step does. On a GPU it may return before the device has done it.
-  using Update = std::function<void()>;
-
-  // One training step, or as many as the program has updates: `input` has the batches of all of
-  // them, and `update` is called for each. The batch, the whole of it at every rank, has as many
+  // One training step, or as many as the program has updates: `input` has the batches and settings
+  // of all of them; `stepper` moves the weights. The batch, the whole of it at every rank, has as many
   // micro-batches as the program, for each replica: the first of them takes the first samples, and
   // so on. Returns the mean loss over all targets that count, once the device has done everything
   // (of several updates, the mean of theirs); 0 on a rank without the loss. Throws Error (exit code
   // 1) when an allocation would break the account's limit; weights are then as before, gradients
   // are not.
-  double run(const StepInput& input, const Update& update);
+  double run(const StepInput& input, Stepper& stepper);
+  // Of the last run, for each of its updates.
+  const std::vector<Updated>& outcomes() const { return outcomes_; }
+  // Whether their norms are of the gradients of all ranks, or of this rank's alone.
+  bool has_common_norm() const { return group_ == nullptr || group_->size() == 1 || all_squares_; }
   // Of the last run, for each of its updates.
   const std::vector<double>& losses() const { return losses_; }
   // Of the last run: the sum over the targets of each micro-batch of this replica, and what makes
   // the mean of an update of such sums. 0 on a rank without the loss.
   const std::vector<double>& loss_sums() const { return loss_sums_; }
   double loss_scale(int64_t update) const { return loss_scales_[static_cast<size_t>(update)]; }
+
+  const program::RankProgram& rank_program() const { return rank_; }
+
+  // What this rank gave to other ranks in the last run.
+  int64_t sent_bytes() const { return sent_bytes_; }
+  int64_t replica_bytes() const { return replica_bytes_; }  // of those, to its replicas
 
   // What the last run took and held, instruction by instruction. Bytes are those of the account.
   const program::Timeline& measured() const { return measured_; }
@@ -90,7 +99,7 @@ class Executor {
     model::Saved saved;
     model::WeightWork work;
     std::vector<std::unique_ptr<Sent>> sent;  // its tensors that are on their way to a peer
-    WorkPtr pending;                          // what the replicas still do with them
+    WorkPtr change, use;                      // on a line: the last that changes it, and reads it
     int64_t layer = 0;                        // of a bucket: whose backward fills it
   };
   struct Step;
@@ -101,9 +110,18 @@ class Executor {
   void backward_weight(const program::Instruction& instruction, Step& step);
   void send(const program::Instruction& instruction, Step& step);
   void receive(const program::Instruction& instruction, Step& step);
+  void drop(const program::Instruction& instruction, Step& step);
+  void stash(const program::Instruction& instruction, Step& step);
   void gather(const program::Instruction& instruction, Step& step);
+  void gather_squares(const program::Instruction& instruction, Step& step);
   void reduce(const program::Instruction& instruction, Step& step);
-  void wait_for_replicas(const program::Instruction& instruction, Step& step);
+  void reduce_over_stages(const program::Instruction& instruction, Step& step);
+  void add(const program::Instruction& instruction, Step& step);
+  void squares(const program::Instruction& instruction, Step& step);
+  void decide(const program::Instruction& instruction, Step& step);
+  void move(const program::Instruction& instruction, Step& step);
+  void start_on_line(const program::Instruction& instruction, WorkPtr work, Step& step);
+  void wait_for_lines(const program::Instruction& instruction, Step& step);
   void run_all(Step& step);
   std::vector<model::TensorShape> shapes_of(const program::Value& value) const;
   void free(program::ValueId id, int32_t index, Step& step);
@@ -114,9 +132,16 @@ class Executor {
   model::Gradients gradients_for(const program::Instruction& instruction,
                                  int32_t layer,
                                  Step& step);
+  const UpdateSettings& settings_of(const Step& step) const;
+  int64_t sent_to_replicas() const;  // so far
+  int32_t number_of(const program::Instruction& instruction) const;
+  const program::Value& value(program::ValueId id) const { return rank_.value(id); }
   program::ValueId find(const std::vector<program::ValueId>& ids,
                         program::ValueKind kind,
                         int32_t layer) const;
+  program::ValueId find_unit(const std::vector<program::ValueId>& ids,
+                             program::ValueKind kind,
+                             int32_t unit) const;
   void run_instructions(size_t first, size_t end, Step& step);
   bool run_recorded(Step& step);  // false: the device has no room for it
   void find_shapes(const StepInput& input, int64_t samples);
@@ -144,8 +169,12 @@ class Executor {
   std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
   program::Timeline measured_;
   double record_began_ = 0;
-  std::vector<WorkPtr> collectives_;  // by instruction, of the last run
+  std::unique_ptr<AllSquares> all_squares_;  // nothing: the rank decides alone
+  size_t update_at_ = 0;                     // the first instruction of the last update
+  std::vector<WorkPtr> collectives_;         // by instruction, of the last run
   std::vector<double> losses_, loss_sums_, loss_scales_;
+  std::vector<Updated> outcomes_;
+  int64_t sent_bytes_ = 0, replica_bytes_ = 0;
   std::function<void(const Made&)> watcher_;
 };
 

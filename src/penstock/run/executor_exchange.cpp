@@ -29,7 +29,7 @@ std::vector<Route> routes_of(const program::Program& program) {
       if (instruction.op == Op::Send) {
         routes.insert({static_cast<int32_t>(from),
                        instruction.resource.index,
-                       channel_number(rank.values[static_cast<size_t>(instruction.reads[0])])});
+                       channel_number(rank.value(instruction.reads[0]))});
       }
     }
   }
@@ -49,9 +49,8 @@ std::vector<model::TensorShape> Executor::shapes_of(const program::Value& value)
 
 void Executor::send(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.reads[0];
-  const program::Value& value = rank_.values[static_cast<size_t>(id)];
   Slot& slot = step.slot(id);
-  const size_t count = shapes_of(value).size();
+  const size_t count = shapes_of(value(id)).size();
   PENSTOCK_CHECK(slot.tensors.size() >= count,
                  slot.tensors.size(),
                  " tensors to send, and the peer expects ",
@@ -60,55 +59,99 @@ void Executor::send(const Instruction& instruction, Step& step) {
     at::Tensor& tensor = slot.tensors[i];
     tensor = tensor.contiguous();
     slot.sent.push_back(
-        transfers_->send(instruction.resource.index, channel_number(value), tensor));
+        transfers_->send(instruction.resource.index, channel_number(value(id)), tensor));
   }
 }
 
 void Executor::receive(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.makes[0];
-  const program::Value& value = rank_.values[static_cast<size_t>(id)];
-  const int32_t index = static_cast<int32_t>(&instruction - rank_.instructions.data());
-  for (const model::TensorShape& shape : shapes_of(value)) {
+  const int32_t index = number_of(instruction);
+  for (const model::TensorShape& shape : shapes_of(value(id))) {
     const at::Tensor tensor =
         at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
-    transfers_->receive(
-        instruction.resource.index, channel_number(value), tensor, [&] { return describe(index); });
+    transfers_->receive(instruction.resource.index, channel_number(value(id)), tensor, [&] {
+      return describe(index);
+    });
     step.slot(id).tensors.push_back(tensor);
   }
 }
 
+int32_t Executor::number_of(const Instruction& instruction) const {
+  return static_cast<int32_t>(&instruction - rank_.instructions.data());
+}
+
+int64_t Executor::sent_to_replicas() const {
+  return replicas_ == nullptr ? 0 : replicas_->group().sent_bytes();
+}
+
+// The rank goes on; what uses its values waits for it.
+void Executor::start_on_line(const Instruction& instruction, WorkPtr work, Step& step) {
+  for (const auto* list : {&instruction.makes, &instruction.sets, &instruction.updates}) {
+    for (const ValueId id : *list) {
+      step.slot(id).change = work;
+    }
+  }
+  for (const ValueId id : instruction.reads) {
+    step.slot(id).use = work;
+  }
+  collectives_[static_cast<size_t>(number_of(instruction))] = std::move(work);
+}
+
 void Executor::gather(const Instruction& instruction, Step& step) {
-  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
-  const model::Tensors weights = parameters_.unit_weights(instruction.layer);
-  collectives_[index] = replicas_->gather(
-      parameters_, instruction.layer, weights, describe(static_cast<int32_t>(index)));
+  if (instruction.units.empty()) {
+    return gather_squares(instruction, step);
+  }
+  const int32_t unit = instruction.units[0];
+  const model::Tensors weights = parameters_.unit_weights(unit);
   if (!instruction.makes.empty()) {
     step.slot(instruction.makes[0]).tensors = weights;
-    step.slot(instruction.makes[0]).pending = collectives_[index];
   }
+  start_on_line(instruction,
+                replicas_->gather(parameters_, unit, weights, describe(number_of(instruction))),
+                step);
 }
 
 void Executor::reduce(const Instruction& instruction, Step& step) {
-  const size_t index = static_cast<size_t>(&instruction - rank_.instructions.data());
-  std::string what = describe(static_cast<int32_t>(index));
-  if (instruction.reads.empty()) {
-    collectives_[index] = replicas_->reduce(parameters_, instruction.layer, std::move(what));
-  } else {
-    Slot& bucket = step.slot(instruction.reads[0]);
-    collectives_[index] = replicas_->reduce_bucket(
-        parameters_, instruction.layer, bucket.layer, bucket.tensors[0], std::move(what));
-    bucket.pending = collectives_[index];
+  if (instruction.resource.kind != program::ResourceKind::Line) {
+    return reduce_over_stages(instruction, step);
   }
-  step.slot(instruction.makes[0]).pending = collectives_[index];
+  const int32_t unit = instruction.units[0];
+  std::string what = describe(number_of(instruction));
+  if (instruction.reads.empty()) {
+    start_on_line(instruction,
+                  replicas_->reduce(parameters_, unit, instruction.scatters, std::move(what)),
+                  step);
+    return;
+  }
+  const Slot& bucket = step.slot(instruction.reads[0]);
+  start_on_line(instruction,
+                replicas_->reduce_bucket(parameters_,
+                                         {.unit = unit,
+                                          .layer = bucket.layer,
+                                          .gradient = bucket.tensors[0],
+                                          .sets = !instruction.sets.empty()},
+                                         std::move(what)),
+                step);
 }
 
-// What it reads may still be on its way.
-void Executor::wait_for_replicas(const Instruction& instruction, Step& step) {
-  for (const ValueId id : instruction.reads) {
-    const ValueKind kind = rank_.values[static_cast<size_t>(id)].kind;
-    if (kind == ValueKind::Gathered || kind == ValueKind::Reduced) {
-      if (const WorkPtr& pending = step.slot(id).pending) {
-        replicas_->wait(*pending);
+// What it reads, changes or frees may be under way on a line; what it changes or frees may be read
+// there. What runs on the line itself comes after what was started before.
+void Executor::wait_for_lines(const Instruction& instruction, Step& step) {
+  if (replicas_ == nullptr || instruction.resource.kind == program::ResourceKind::Line) {
+    return;
+  }
+  const auto wait = [&](WorkPtr& work) {
+    if (work) {
+      replicas_->wait(*work);
+      work = nullptr;
+    }
+  };
+  for (const auto* list :
+       {&instruction.reads, &instruction.sets, &instruction.updates, &instruction.frees}) {
+    for (const ValueId id : *list) {
+      wait(step.slot(id).change);
+      if (list != &instruction.reads) {
+        wait(step.slot(id).use);
       }
     }
   }

@@ -35,7 +35,6 @@ at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
 }
 
 bool Executor::run_recorded(Step& step) {
-  PENSTOCK_CHECK(program_.updates == 1, "a step with several updates is not recorded");
   const double scale = step.scales[0] * step.input.loss_scale;
   if (!graph_ || graph_scale_ != scale) {
     graph_.reset();
@@ -45,7 +44,7 @@ bool Executor::run_recorded(Step& step) {
       memory::refuse_over_limit([&] { graph_->begin(); });
       stopwatch_->restart();
       stopwatch_->mark();
-      run_instructions(0, rank_.instructions.size() - 1, step);
+      run_instructions(0, update_at_, step);
       graph_->end();
       graph_->replay();
     } catch (const OutOfMemory& error) {
@@ -65,13 +64,13 @@ bool Executor::run_recorded(Step& step) {
     graph_scale_ = scale;
     graph_losses_ = step.losses;
   } else {
-    // Its memory is that of the step that was recorded; the last two points are the update's.
+    // Its memory is that of the step that was recorded, up to the update.
     program::RankTimeline& record = measured_.ranks.front();
     record.spans.clear();
     record.busy_seconds.clear();
-    record.memory.resize(2 * (rank_.instructions.size() - 1) + 1);
+    record.memory.resize(2 * update_at_ + 1);
     step.losses = graph_losses_;
-    stopwatch_->restart(static_cast<int64_t>(rank_.instructions.size()));
+    stopwatch_->restart(static_cast<int64_t>(update_at_) + 1);
     graph_->replay();
   }
   return true;

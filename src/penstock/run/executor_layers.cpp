@@ -1,5 +1,7 @@
 // The executor at a layer or the loss: finds what it reads, hands it weights and gradients, keeps
 // what it makes.
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "penstock/model/parameters.h"
@@ -14,47 +16,73 @@ using program::ValueKind;
 
 ValueId Executor::find(const std::vector<ValueId>& ids, ValueKind kind, int32_t layer) const {
   for (const ValueId id : ids) {
-    const program::Value& value = rank_.values[static_cast<size_t>(id)];
-    if (value.kind == kind && value.layer == layer) {
+    if (value(id).kind == kind && (!program::info_of(kind).has_layer || value(id).layer == layer)) {
       return id;
     }
   }
   return -1;
 }
 
-// The newest, or a copy that the instruction reads, or what was gathered for it.
+ValueId Executor::find_unit(const std::vector<ValueId>& ids, ValueKind kind, int32_t unit) const {
+  for (const ValueId id : ids) {
+    if (value(id).kind == kind && value(id).unit == unit) {
+      return id;
+    }
+  }
+  return -1;
+}
+
+// What was gathered for it, or a copy that it reads, or the newest.
 model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
-  if (parameters_.shard() == program::Shard::Parameters) {
+  const auto is_of = [&](ValueKind kind) {
+    return std::any_of(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
+      return value(id).kind == kind;
+    });
+  };
+  if (is_of(ValueKind::Gathered)) {
     step.layer_weights =
         parameters_.weights_in_units(layer, [&](int64_t unit) -> const model::Tensors* {
           const ValueId id =
-              find(instruction.reads, ValueKind::Gathered, static_cast<int32_t>(unit));
+              find_unit(instruction.reads, ValueKind::Gathered, static_cast<int32_t>(unit));
           return id < 0 ? nullptr : &step.slot(id).tensors;
         });
     return step.layer_weights;
   }
-  const ValueId copy = find(instruction.reads, ValueKind::Weights, program_.loss_index());
-  if (copy < 0) {
+  const auto copy = std::find_if(instruction.reads.begin(),
+                                 instruction.reads.end(),
+                                 [&](ValueId id) { return value(id).kind == ValueKind::Stashed; });
+  if (copy == instruction.reads.end()) {
     return parameters_.weights_of(layer);
   }
-  step.layer_weights = parameters_.weights_in(step.slot(copy).tensors, layer);
+  step.layer_weights = parameters_.weights_in(step.slot(*copy).tensors, layer);
   return step.layer_weights;
 }
 
-// The rank's own, or buckets that the instruction makes or an earlier half made.
+// The rank's own sums, of which the instruction may be the first to write some; or buckets that it
+// makes, or that the input gradient has made.
 model::Gradients Executor::gradients_for(const Instruction& instruction,
                                          int32_t layer,
                                          Step& step) {
-  const program::Shard shard = parameters_.shard();
-  if (shard == program::Shard::None || shard == program::Shard::Optimizer) {
-    return parameters_.gradients_of(layer);
+  const auto is_bucket = [&](ValueId id) { return value(id).kind == ValueKind::Bucket; };
+  const bool has_buckets =
+      std::any_of(instruction.makes.begin(), instruction.makes.end(), is_bucket) ||
+      std::any_of(instruction.updates.begin(), instruction.updates.end(), is_bucket);
+  if (!has_buckets) {
+    if (!instruction.sets.empty()) {
+      std::vector<int32_t> units;
+      for (const ValueId id : instruction.sets) {
+        units.push_back(value(id).unit);
+      }
+      step.fresh_gradients = parameters_.begin_gradients(layer, units);
+    }
+    return parameters_.gradients_of(layer, step.fresh_gradients);
   }
   step.layer_gradients =
       parameters_.gradients_in_buckets(layer, [&](int64_t unit) -> const at::Tensor& {
         const int32_t number = static_cast<int32_t>(unit);
-        const ValueId made = find(instruction.makes, ValueKind::Bucket, number);
+        const ValueId made = find_unit(instruction.makes, ValueKind::Bucket, number);
         Slot& slot =
-            step.slot(made >= 0 ? made : find(instruction.reads, ValueKind::Bucket, number));
+            step.slot(made >= 0 ? made : find_unit(instruction.updates, ValueKind::Bucket, number));
         if (slot.tensors.empty()) {
           slot.tensors = {parameters_.make_bucket(unit)};
           slot.layer = layer;

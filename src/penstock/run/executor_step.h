@@ -13,7 +13,7 @@ namespace penstock::run {
 // The state of one run.
 struct Executor::Step {
   const StepInput& input;
-  const Update& update;
+  Stepper& stepper;
   std::vector<Slot> slots;
   std::vector<model::Loss::Result> losses;  // by micro-batch; their gradients have moved on
   int64_t samples_each = 0;
@@ -21,6 +21,9 @@ struct Executor::Step {
   std::vector<double> scales = {};  // of each target's loss in the mean, by update
   // Of the layer at work: weights of a copy, or gathered; gradients in buckets. Views.
   model::Tensors layer_weights = {}, layer_gradients = {};
+  std::vector<uint8_t> fresh_gradients = {};  // likewise: what the layer writes first
+  Squares all_squares = {};                   // of the update at hand
+  size_t updates_done = 0;
   int64_t first_sample = 0;  // of this replica
 
   double scale_of(const program::Instruction& instruction) const {

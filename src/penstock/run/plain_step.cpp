@@ -107,7 +107,7 @@ double accumulate_gradients(const model::Chain& chain,
                                                .first_sample = input.first_sample + first}},
                                      scale * input.loss_scale));
   }
-  parameters.complete_gradients();
+  parameters.add_shares();
   if (parameters.device().is_gpu()) {
     const std::unique_ptr<device::Stopwatch> stopwatch =
         device::make_stopwatch(parameters.device().where);
@@ -177,14 +177,14 @@ double accumulate_as_replicas(const model::Chain& chain,
         run(replica, i);
       }
       if (!order.adds_shared_last) {
-        parameters.complete_gradients();
+        parameters.add_shares();
       }
     });
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
     at::Tensor(buffers[i]).copy_(total[i]);
   }
-  parameters.complete_gradients();
+  parameters.add_shares();
   double sum = 0;
   for (const double one : sums) {
     sum += one;

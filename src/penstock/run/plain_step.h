@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "penstock/run/stepper.h"
 
 namespace penstock::model {
 class Chain;
@@ -22,7 +25,8 @@ struct StepInput {
   int64_t micro_batches = 1;  // divides the samples
   uint64_t seed = 0;
   int64_t step = 0;
-  double loss_scale = 1;  // gradients are those of the loss times this
+  double loss_scale = 1;                       // gradients are those of the loss times this
+  std::vector<UpdateSettings> updates = {{}};  // of a program's updates, in order
 };
 
 // Adds to the parameters' gradients those of the mean loss over all targets of the step that count,

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "penstock/base/checksum.h"
+#include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/model/parameters.h"
 
@@ -63,7 +64,11 @@ std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parame
 
 std::string find_drift(const std::vector<ReplicatedTensor>& tensors,
                        comm::Group& replicas,
-                       int32_t first_rank) {
+                       const std::vector<int32_t>& ranks) {
+  PENSTOCK_CHECK(ranks.size() == static_cast<size_t>(replicas.size()),
+                 ranks.size(),
+                 " ranks for a group of ",
+                 replicas.size());
   std::vector<double> hashes;
   for (const ReplicatedTensor& tensor : tensors) {
     hashes.push_back(crc32c(tensor.data, static_cast<size_t>(tensor.bytes)));
@@ -72,9 +77,8 @@ std::string find_drift(const std::vector<ReplicatedTensor>& tensors,
       replicas.all_gather(hashes, [] { return std::string("the check of the replicas' weights"); });
   for (size_t i = 0; i < hashes.size(); ++i) {
     std::map<double, std::vector<int32_t>> ranks_by_hash;
-    for (int32_t replica = 0; replica < replicas.size(); ++replica) {
-      ranks_by_hash[all[static_cast<size_t>(replica) * hashes.size() + i]].push_back(first_rank +
-                                                                                     replica);
+    for (size_t replica = 0; replica < ranks.size(); ++replica) {
+      ranks_by_hash[all[replica * hashes.size() + i]].push_back(ranks[replica]);
     }
     if (ranks_by_hash.size() > 1) {
       return describe_drift(tensors[i].name, ranks_by_hash);

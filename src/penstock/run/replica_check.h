@@ -25,10 +25,10 @@ struct ReplicatedTensor {
 std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parameters);
 
 // All replicas call it. Empty, or what differs and where, the same line at all of them:
-// "transformer.wpe.weight of rank 6 differs from that of ranks 4, 5, 7". Ranks are those of the
-// job, of which the group's are first_rank and the following.
+// "transformer.wpe.weight of rank 6 differs from that of ranks 4, 5, 7". `ranks` are the members of
+// the group, as the job numbers them.
 std::string find_drift(const std::vector<ReplicatedTensor>& tensors,
                        comm::Group& replicas,
-                       int32_t first_rank);
+                       const std::vector<int32_t>& ranks);
 
 }  // namespace penstock::run

@@ -37,9 +37,12 @@ void widen_in_place(float* values, int64_t first, int64_t count) {
   }
 }
 
-std::unique_ptr<comm::Group> find_replicas(comm::Group& job, int32_t replicas) {
-  PENSTOCK_CHECK(job.size() % replicas == 0, replicas, " replicas of ", job.size(), " ranks");
-  return comm::split(job, job.rank() / replicas, [] { return std::string("groups of replicas"); });
+std::unique_ptr<comm::Group> find_replicas(comm::Group& job, const comm::Mesh& mesh) {
+  PENSTOCK_CHECK(
+      job.size() == mesh.ranks(), "a mesh of ", mesh.ranks(), " ranks for a group of ", job.size());
+  return comm::split(job, comm::colour(mesh, comm::along(comm::Axis::Data), job.rank()), [] {
+    return std::string("groups of replicas");
+  });
 }
 
 }  // namespace
@@ -47,7 +50,7 @@ std::unique_ptr<comm::Group> find_replicas(comm::Group& job, int32_t replicas) {
 Replicas::Replicas(comm::Group& job, const ReplicaOptions& options)
     : job_(job),
       options_(options),
-      group_(find_replicas(job, options.replicas)),
+      group_(find_replicas(job, options.mesh)),
       staging_(at::empty({comm::Collectives::kStaging}, at::kByte)),
       collectives_(
           *group_,
@@ -102,7 +105,6 @@ void Replicas::run() {
     work->ended = now_seconds();
     lock.lock();
     error_ = error;
-    sent_bytes_ = collectives_.sent_bytes();
     work->error = error;
     work->is_done = true;
     has_less_.notify_all();
@@ -122,11 +124,6 @@ void Replicas::abandon(const std::exception_ptr& error) {
   if (error_ == nullptr) {
     job_.fail(comm::describe_failure(job_.rank(), error));
   }
-}
-
-int64_t Replicas::sent_bytes() {
-  const std::lock_guard lock(mutex_);
-  return sent_bytes_;
 }
 
 void Replicas::reduce_flat(model::Parameters& parameters,
@@ -149,8 +146,8 @@ void Replicas::reduce_flat(model::Parameters& parameters,
     }
     return;
   }
-  const std::vector<model::UnitRange>& ranges = parameters.unit_layout(unit).ranges;
-  for (const model::UnitRange& range : ranges) {
+  const std::vector<plan::UnitRange>& ranges = parameters.unit_layout(unit).ranges;
+  for (const plan::UnitRange& range : ranges) {
     collectives_.reduce_scatter(bytes + element * range.first,
                                 range.cuts,
                                 options_.reduced,
@@ -159,26 +156,27 @@ void Replicas::reduce_flat(model::Parameters& parameters,
   }
   for (size_t i = ranges.size(); is_narrow && i-- > 0;) {
     widen_in_place(
-        values, ranges[i].first + ranges[i].piece_first(rank()), ranges[i].piece_count(rank()));
+        values, ranges[i].first + ranges[i].slice_first(rank()), ranges[i].slice_count(rank()));
   }
 }
 
-WorkPtr Replicas::reduce(model::Parameters& parameters, int64_t unit, std::string what) {
+WorkPtr Replicas::reduce(model::Parameters& parameters,
+                         int64_t unit,
+                         bool scatters,
+                         std::string what) {
   const at::Tensor flat = parameters.unit_gradients(unit);
-  const bool is_scattered = parameters.shard() != program::Shard::None;
-  return start([this, &parameters, unit, flat, is_scattered, what] {
-    reduce_flat(parameters, unit, flat, is_scattered, [&] { return what; });
+  return start([this, &parameters, unit, flat, scatters, what] {
+    reduce_flat(parameters, unit, flat, scatters, [&] { return what; });
   });
 }
 
 WorkPtr Replicas::reduce_bucket(model::Parameters& parameters,
-                                int64_t unit,
-                                int64_t layer,
-                                const at::Tensor& bucket,
+                                const Bucket& bucket,
                                 std::string what) {
-  return start([this, &parameters, unit, layer, bucket, what] {
-    reduce_flat(parameters, unit, bucket, /*is_scattered=*/true, [&] { return what; });
-    parameters.add_pieces(unit, layer, bucket);
+  return start([this, &parameters, bucket, what] {
+    reduce_flat(
+        parameters, bucket.unit, bucket.gradient, /*is_scattered=*/true, [&] { return what; });
+    parameters.add_slices(bucket.unit, bucket.layer, bucket.gradient, bucket.sets);
   });
 }
 
@@ -187,7 +185,7 @@ WorkPtr Replicas::gather(const model::Parameters& parameters,
                          const model::Tensors& weights,
                          std::string what) {
   return start([this, &parameters, unit, weights, what] {
-    const std::vector<model::UnitRange>& ranges = parameters.unit_layout(unit).ranges;
+    const std::vector<plan::UnitRange>& ranges = parameters.unit_layout(unit).ranges;
     for (size_t i = 0; i < ranges.size(); ++i) {
       std::vector<int64_t> byte_cuts;
       for (const int64_t cut : ranges[i].cuts) {

@@ -17,6 +17,7 @@
 
 #include "penstock/comm/collectives.h"
 #include "penstock/comm/group.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/model/layer.h"
 
 namespace penstock::model {
@@ -26,7 +27,7 @@ class Parameters;
 namespace penstock::run {
 
 struct ReplicaOptions {
-  int32_t replicas = 1;
+  comm::Mesh mesh;  // of the whole job
   // For messages of so many bytes.
   std::function<comm::Algorithm(int64_t bytes)> algorithm = [](int64_t) {
     return comm::Algorithm::Own;
@@ -51,7 +52,7 @@ using WorkPtr = std::shared_ptr<ReplicaWork>;
 
 class Replicas {
  public:
-  // All ranks of the job make theirs at the same time; rank = stage * replicas + replica.
+  // All ranks of the job make theirs at the same time.
   Replicas(comm::Group& job, const ReplicaOptions& options);
   ~Replicas();
   Replicas(const Replicas&) = delete;
@@ -67,15 +68,16 @@ class Replicas {
   // These start, and return at once; what they work on must stay until it was waited for. All
   // replicas ask for the same in the same order. `what` names it where a rank waits in vain.
   //
-  // Not sharded: the unit's gradients become the sums, whole, or this rank's pieces of them.
-  WorkPtr reduce(model::Parameters& parameters, int64_t unit, std::string what);
-  // Sharded: this rank's pieces of the sum over the replicas' buckets are added to its gradients.
-  // The bucket was filled by a backward of `layer`, and is of no use afterwards.
-  WorkPtr reduce_bucket(model::Parameters& parameters,
-                        int64_t unit,
-                        int64_t layer,
-                        const at::Tensor& bucket,
-                        std::string what);
+  // The unit's gradients become the sums, whole, or where it scatters this rank's slices of them.
+  WorkPtr reduce(model::Parameters& parameters, int64_t unit, bool scatters, std::string what);
+  // Sharded: this rank's slices of the sum over the replicas' buckets are added to its gradients, or
+  // set. The bucket was filled by a backward of `layer`, and is of no use afterwards.
+  struct Bucket {
+    int64_t unit = 0, layer = 0;
+    at::Tensor gradient;
+    bool sets = false;
+  };
+  WorkPtr reduce_bucket(model::Parameters& parameters, const Bucket& bucket, std::string what);
   // `weights` are what Parameters::unit_weights() gave.
   WorkPtr gather(const model::Parameters& parameters,
                  int64_t unit,
@@ -91,9 +93,6 @@ class Replicas {
   // Tells the peers why this rank gives up, so that nobody goes on waiting for it. To be called
   // before an exception leaves what was asked for alone.
   void abandon(const std::exception_ptr& error);
-
-  // What this rank has sent so far to its replicas.
-  int64_t sent_bytes();
 
  private:
   WorkPtr start(std::function<void()> run);
@@ -113,7 +112,6 @@ class Replicas {
   std::condition_variable has_more_, has_less_;
   std::deque<WorkPtr> asked_;
   bool is_ending_ = false;
-  int64_t sent_bytes_ = 0;
   std::exception_ptr error_;  // the first; nothing is done after it
   std::thread thread_;        // last: it uses all of the above
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "penstock/model/chain.h"
+#include "penstock/program/program.h"
 
 namespace penstock::run {
 
@@ -16,5 +17,7 @@ struct Stages {
 };
 
 std::vector<model::Part> parts_of(const Stages& stages, int32_t ranks);
+// Of each stage of ranks, by the work in their lists.
+std::vector<model::Part> parts_of(const program::Program& program);
 
 }  // namespace penstock::run

@@ -26,12 +26,12 @@ int64_t steps_at_once(const config::Recipe& recipe, int64_t step) {
   return std::min(plan.flush_every - step % plan.flush_every, recipe.train.steps - step);
 }
 
-double rate_factor(const config::PlanOptions& plan, int64_t rank, int64_t step) {
+double rate_factor(const config::PlanOptions& plan, int64_t stage, int64_t step) {
   const int64_t late_steps = step - plan.sync_steps;
   if (plan.schedule != "pipemare" || late_steps < 0 || late_steps >= plan.anneal_steps) {
     return 1;
   }
-  const double tau = static_cast<double>(2 * (plan.pipeline - 1 - rank) + 1) /
+  const double tau = static_cast<double>(2 * (plan.pipeline - 1 - stage) + 1) /
                      static_cast<double>(plan.micro_batches);
   const double left = 1 - static_cast<double>(late_steps) / static_cast<double>(plan.anneal_steps);
   return std::pow(std::max(1.0, tau), -left);

@@ -16,9 +16,9 @@ int64_t most_steps_at_once(const config::Recipe& recipe);
 // stopped.
 int64_t steps_at_once(const config::Recipe& recipe, int64_t step);
 
-// What the learning rate of rank `rank` is multiplied by. PipeMare lowers those of early ranks,
-// whose gradients are late, by tau^-(1 - k / anneal_steps) with tau = (2 (ranks - 1 - rank) + 1) /
+// What the learning rate of a stage is multiplied by. PipeMare lowers those of early stages, whose
+// gradients are late, by tau^-(1 - k / anneal_steps) with tau = (2 (pipeline - 1 - stage) + 1) /
 // micro_batches, never below 1, at the k-th step after plan.sync_steps.
-double rate_factor(const config::PlanOptions& plan, int64_t rank, int64_t step);
+double rate_factor(const config::PlanOptions& plan, int64_t stage, int64_t step);
 
 }  // namespace penstock::train

@@ -13,8 +13,6 @@ namespace penstock::train {
 
 namespace {
 
-using program::ValueKind;
-
 class Check {
  public:
   Check(const config::Recipe& recipe,
@@ -33,7 +31,7 @@ class Check {
     memory::set_limit(account_, device.is_gpu() ? 0 : limit);
     planned_ = std::make_unique<Side>(recipe, chain, planned, device);
     kept_.executor.watch([this](const run::Made& made) {
-      if (made.value.kind != ValueKind::Saved) {
+      if (is_compared(made.value)) {
         expected_[key_of(made.value)] = digest(made.tensors);
       }
     });
@@ -61,7 +59,7 @@ class Check {
 
  private:
   void compare(const run::Made& made) {
-    if (made.value.kind == ValueKind::Saved) {
+    if (!is_compared(made.value)) {
       return;
     }
     ++report_->tensors;

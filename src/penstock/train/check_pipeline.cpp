@@ -11,18 +11,13 @@
 #include "penstock/device/device.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/train/check_side.h"
+#include "penstock/train/mesh.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/ranks.h"
 
 namespace penstock::train {
 
 namespace {
-
-using program::ValueKind;
-
-bool is_compared(const program::Value& value) {
-  return value.kind == ValueKind::Activation || value.kind == ValueKind::Gradient;
-}
 
 std::vector<uint32_t> digest_each(const model::Tensors& tensors) {
   std::vector<uint32_t> each;
@@ -127,7 +122,8 @@ class PipelineCheck {
       : recipe_(recipe),
         chain_(chain),
         planned_(planned),
-        parts_(run::parts_of(stages, static_cast<int32_t>(planned.ranks.size()))),
+        mesh_(mesh_of(recipe.plan)),
+        parts_(run::parts_of(stages, mesh_.pipeline)),
         kept_(kept),
         options_(options),
         found_(planned.ranks.size()) {
@@ -186,7 +182,8 @@ class PipelineCheck {
     const memory::PeakMark mark;
     const double loss = side.train(recipe_, batch_, report_.steps);
     found.peak_bytes = mark.peak_bytes();
-    if (parts_[rank].has_loss) {
+    const int32_t stage = mesh_.coordinate(static_cast<int32_t>(rank), comm::Axis::Pipeline);
+    if (parts_[static_cast<size_t>(stage)].has_loss) {
       found.loss = loss;
       if (loss != expected_.loss) {
         differ(found, {expected_.loss_order, false, cat("the loss of rank ", rank)});
@@ -271,6 +268,7 @@ class PipelineCheck {
   const config::Recipe& recipe_;
   const model::Chain& chain_;
   const program::Program& planned_;
+  const comm::Mesh mesh_;
   const std::vector<model::Part> parts_;
   const program::Program& kept_;
   const CheckOptions& options_;

@@ -5,6 +5,7 @@
 #include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
+#include "penstock/train/mesh.h"
 
 namespace penstock::train {
 
@@ -23,6 +24,10 @@ ValueKey key_of(const program::Value& value) {
   return {value.kind, value.layer, value.micro_batch};
 }
 
+bool is_compared(const program::Value& value) {
+  return value.kind == program::ValueKind::Activation || value.kind == program::ValueKind::Gradient;
+}
+
 std::string value_text(const program::Program& program, const program::Value& value) {
   const auto name = [&](int32_t layer) {
     return layer == program.loss_index() ? std::string("the loss")
@@ -33,6 +38,14 @@ std::string value_text(const program::Program& program, const program::Value& va
                                : cat("the output of ", name(value.layer - 1));
   return cat(what, ", micro-batch ", value.micro_batch);
 }
+
+namespace {
+
+size_t own_stage(const config::Recipe& recipe, const comm::Group& group) {
+  return static_cast<size_t>(mesh_of(recipe.plan).coordinate(group.rank(), comm::Axis::Pipeline));
+}
+
+}  // namespace
 
 Side::Side(const config::Recipe& recipe,
            const model::Chain& chain,
@@ -50,12 +63,11 @@ Side::Side(const config::Recipe& recipe,
            const device::Device& device,
            comm::Group& group)
     : parameters(chain,
-                 parts[static_cast<size_t>(group.rank())],
+                 parts[own_stage(recipe, group)],
                  compute_type(recipe.train),
                  static_cast<uint64_t>(recipe.train.seed),
                  device),
       optimizer(optim::make_optimizer(recipe.train, parameters)),
-      others(std::in_place, chain, parts, group),
       executor(program, chain, parameters, group) {}
 
 double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
@@ -66,20 +78,12 @@ double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int6
                              .micro_batches = recipe.plan.micro_batches,
                              .seed = static_cast<uint64_t>(recipe.train.seed),
                              .step = step,
-                             .loss_scale = loss_scale};
-  optim::UpdateSettings settings{.rate = optim::rate_at(recipe.train, step),
-                                 .clip = recipe.train.clip,
-                                 .loss_scale = loss_scale};
-  if (others) {
-    settings.gather = [&](const optim::Squares& own) { return others->gather_squares(own); };
-  }
-  const double loss = executor.run(input, [&] {
-    if (others) {
-      others->add_shared_gradients(parameters);
-    }
-    optimizer->update(parameters, settings);
-  });
-  if (!optimizer->updated().was_applied) {
+                             .loss_scale = loss_scale,
+                             .updates = {{.rate = optim::rate_at(recipe.train, step),
+                                          .clip = recipe.train.clip,
+                                          .loss_scale = loss_scale}}};
+  const double loss = executor.run(input, *optimizer);
+  if (!executor.outcomes().back().was_applied) {
     throw Error(ExitCode::Negative,
                 cat("the gradients of step ",
                     step + 1,

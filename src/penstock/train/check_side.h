@@ -16,7 +16,6 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/program/program.h"
 #include "penstock/run/executor.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -28,6 +27,9 @@ uint32_t digest(const model::Tensors& tensors);
 using ValueKey = std::tuple<program::ValueKind, int32_t, int32_t>;
 ValueKey key_of(const program::Value& value);
 
+// Whether it is a tensor that every plan makes.
+bool is_compared(const program::Value& value);
+
 // "the output of block 0 mlp, micro-batch 1"
 std::string value_text(const program::Program& program, const program::Value& value);
 
@@ -36,7 +38,7 @@ struct Side {
        const model::Chain& chain,
        const program::Program& program,
        const device::Device& device);
-  // The rank of the group; `parts` are the layers of every rank.
+  // The rank of the group; `parts` are the layers of every stage.
   Side(const config::Recipe& recipe,
        const model::Chain& chain,
        const program::Program& program,
@@ -50,7 +52,6 @@ struct Side {
 
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::optional<run::RankUpdate> others;  // of a pipeline
   run::Executor executor;
 };
 

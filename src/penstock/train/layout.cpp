@@ -10,8 +10,8 @@
 #include "penstock/base/units.h"
 #include "penstock/comm/collectives.h"
 #include "penstock/report/layout_text.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/rank_model.h"
-#include "penstock/train/rank_residents.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {

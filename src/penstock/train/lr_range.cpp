@@ -76,18 +76,17 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
     const double rate = options.lowest * std::pow(options.highest / options.lowest, share);
     const data::Batch batch = loader.next();
     const BatchTensors tensors = as_tensors(batch);
-    const run::StepInput input{.inputs = tensors.inputs,
-                               .targets = tensors.targets,
-                               .first_sample = batch.first_sample,
-                               .micro_batches = recipe.plan.micro_batches,
-                               .seed = seed,
-                               .step = step,
-                               .loss_scale = loss_scale};
-    const double loss = executor.run(input, [&] {
-      optimizer->update(parameters,
-                        {.rate = {rate, {}}, .clip = recipe.train.clip, .loss_scale = loss_scale});
-    });
-    goes_on = std::isfinite(loss) && optimizer->updated().was_applied;
+    const run::StepInput input{
+        .inputs = tensors.inputs,
+        .targets = tensors.targets,
+        .first_sample = batch.first_sample,
+        .micro_batches = recipe.plan.micro_batches,
+        .seed = seed,
+        .step = step,
+        .loss_scale = loss_scale,
+        .updates = {{.rate = {.lr = rate}, .clip = recipe.train.clip, .loss_scale = loss_scale}}};
+    const double loss = executor.run(input, *optimizer);
+    goes_on = std::isfinite(loss) && executor.outcomes().back().was_applied;
     if (goes_on) {
       mean = kSmoothing * mean + (1 - kSmoothing) * loss;
       const double smoothed = mean / (1 - std::pow(kSmoothing, static_cast<double>(step + 1)));

@@ -17,6 +17,7 @@
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
 
@@ -44,31 +45,17 @@ std::string describe(const config::Recipe& recipe) {
                  : cat(at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads"));
 }
 
-std::vector<program::Resident> find_residents(const config::Recipe& recipe,
-                                              const model::Parameters& parameters,
-                                              const optim::Optimizer& optimizer) {
-  const auto bytes = [](const at::Tensor& flat) { return static_cast<int64_t>(flat.nbytes()); };
-  const at::Tensor weights = parameters.flat_weights();
-  std::vector<program::Resident> residents{{"weights", bytes(weights)},
-                                           {"gradients", bytes(parameters.flat_gradients())}};
-  if (parameters.compute_type() != at::kFloat) {
-    const int64_t element = static_cast<int64_t>(c10::elementSize(parameters.compute_type()));
-    residents.push_back({"compute copy", weights.numel() * element});
+plan::Holdings find_holdings(const config::Recipe& recipe, const model::Parameters& parameters) {
+  return holdings_alone(recipe, parameters, memory::usage().current_bytes);
+}
+
+// For people, and for plans from the table alone.
+std::vector<program::Held> sums_of(const plan::Holdings& holdings) {
+  program::RankProgram rank;
+  for (const plan::HeldValue& one : holdings.ranks.front().values) {
+    rank.hold(one.value, one.label);
   }
-  for (const optim::StateBuffer& state : optimizer.state()) {
-    residents.push_back({state.name, bytes(state.flat)});
-  }
-  int64_t other = memory::usage().current_bytes;
-  for (const program::Resident& resident : residents) {
-    other -= resident.bytes;
-  }
-  if (other > 0) {
-    residents.push_back({"other", other});
-  }
-  if (parameters.device().is_gpu() && recipe.plan.memory_bytes() > 0) {
-    residents.push_back(allocator_pages());
-  }
-  return residents;
+  return program::held_by_name(rank);
 }
 
 // Optimizer state per layer, in the proportion of its parameters.
@@ -188,6 +175,7 @@ std::string first_understatement(const plan::CostTable& table,
 void prove_with(const plan::CostTable& measured,
                 const config::Recipe& recipe,
                 const plan::CostTable& table,
+                const plan::Holdings& holdings,
                 plan::PlanResult& result) {
   // Seconds from the table, bytes as measured.
   plan::CostTable honest = table;
@@ -206,8 +194,11 @@ void prove_with(const plan::CostTable& measured,
   }
   honest.loss.extra_bytes = measured.loss.extra_bytes;
   honest.step_extra_bytes = measured.step_extra_bytes;
-  program::Program program =
-      plan::lower(honest, result.plan.operations, result.plan.micro_batches, /*limit_bytes=*/0);
+  program::Program program = plan::lower(honest,
+                                         result.plan.operations,
+                                         result.plan.micro_batches,
+                                         /*limit_bytes=*/0,
+                                         holdings);
   const int64_t limit = result.plan.limit_bytes;
   const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
   if (limit > 0 && peak > limit) {
@@ -253,7 +244,7 @@ struct Built {
 
 }  // namespace
 
-program::Resident allocator_pages() {
+program::Held allocator_pages() {
   constexpr int64_t kBytes = int64_t{96} << 20;
   return {"allocator pages", kBytes};
 }
@@ -264,13 +255,13 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
                               optim::Optimizer& optimizer,
                               const CostOptions& options) {
   PENSTOCK_CHECK(optimizer.steps_done() == 0, "costs are measured before training begins");
-  const std::vector<program::Resident> residents = find_residents(recipe, parameters, optimizer);
+  const std::vector<program::Held> held = sums_of(find_holdings(recipe, parameters));
   const at::Tensor tokens = random_micro_batch(recipe);
 
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
                                     .measures_halves = options.measures_halves};
   profiling.step = [&] {
-    parameters.complete_gradients();
+    parameters.add_shares();
     optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
   };
   if (options.is_quick) {
@@ -288,7 +279,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
     progress->finish();
   }
   forget_steps(optimizer);
-  table.residents = residents;
+  table.held = held;
   table.description = describe(recipe);
   share_optimizer_state(table, optimizer);
   return table;
@@ -297,7 +288,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
 namespace {
 
 // The recipe's cost table where it names one, else measured. Parameters, optimizer state and
-// whatever else is held now count as residents either way.
+// whatever else is held now count either way.
 plan::CostTable find_costs(const config::Recipe& recipe,
                            const model::Chain& chain,
                            model::Parameters& parameters,
@@ -306,15 +297,16 @@ plan::CostTable find_costs(const config::Recipe& recipe,
     return measure_costs(recipe, chain, parameters, optimizer);
   }
   plan::CostTable table = plan::read_costs(recipe.plan.costs);
-  table.residents = find_residents(recipe, parameters, optimizer);
+  table.held = sums_of(find_holdings(recipe, parameters));
   return table;
 }
 
-plan::PlanRequest plan_request(const config::Recipe& recipe) {
+plan::PlanRequest plan_request(const config::Recipe& recipe, plan::Holdings holdings) {
   const int64_t limit = recipe.plan.memory_bytes();
   return {.recompute = plan::parse_recompute(recipe.plan.recompute, limit > 0),
           .limit_bytes = limit,
-          .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches)};
+          .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches),
+          .holdings = std::move(holdings)};
 }
 
 }  // namespace
@@ -333,10 +325,11 @@ bool can_be_placed(const program::Program& program,
   const at::Tensor tokens = at::randint(
       recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
   run::Executor executor(program, chain, parameters);
+  run::NoStepper stepper;
   try {
     executor.run(
         {.inputs = tokens[0], .targets = tokens[1], .micro_batches = recipe.plan.micro_batches},
-        [] {});
+        stepper);
     return true;
   } catch (const run::OverLimit&) {
     return false;
@@ -357,12 +350,12 @@ Planned make_plan(const config::Recipe& recipe,
     require_table_of(planned.costs, *measured, recipe.plan.costs);
     planned.costs.target_bytes = measured->target_bytes;
   }
-  plan::PlanRequest request = plan_request(recipe);
+  plan::PlanRequest request = plan_request(recipe, find_holdings(recipe, parameters));
   request.rotor = rotor;
   const auto solve = [&] {
     planned.result = plan::make_plan(planned.costs, request);
     if (measured && planned.result.is_feasible) {
-      prove_with(*measured, recipe, planned.costs, planned.result);
+      prove_with(*measured, recipe, planned.costs, request.holdings, planned.result);
     }
     return planned.result.is_feasible;
   };
@@ -401,14 +394,13 @@ namespace {
 // Without measuring, so without seconds.
 Planned plan_from_sizes(const config::Recipe& recipe,
                         const model::Chain& chain,
-                        const model::Parameters& parameters,
-                        const optim::Optimizer& optimizer) {
-  const std::vector<program::Resident> residents = find_residents(recipe, parameters, optimizer);
+                        const model::Parameters& parameters) {
+  const plan::Holdings holdings = find_holdings(recipe, parameters);
   const at::Tensor tokens = random_micro_batch(recipe);
   Planned planned{profile::sizes_of(chain, parameters, tokens[0], tokens[1]), {}};
-  planned.costs.residents = residents;
+  planned.costs.held = sums_of(holdings);
   planned.costs.description = describe(recipe);
-  plan::PlanRequest request = plan_request(recipe);
+  plan::PlanRequest request = plan_request(recipe, holdings);
   PENSTOCK_CHECK(request.limit_bytes == 0, "a limit needs measured costs");
   if (request.recompute == plan::Recompute::Rotor) {
     request.recompute = plan::Recompute::None;  // its answer where there is no limit
@@ -430,7 +422,7 @@ Planned plan_run(const config::Recipe& recipe,
       // Its seconds are of no use here, but it chooses the algorithms.
       measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
     }
-    return plan_from_sizes(recipe, chain, parameters, optimizer);
+    return plan_from_sizes(recipe, chain, parameters);
   }
   Planned planned = make_plan(recipe, chain, parameters, optimizer);
   if (!planned.result.is_feasible) {
@@ -464,7 +456,8 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
     Built built(changed);
     const plan::CostTable costs =
         measure_costs(changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
-    const plan::PlanResult result = plan::make_plan(costs, plan_request(changed));
+    const plan::PlanResult result =
+        plan::make_plan(costs, plan_request(changed, find_holdings(changed, built.parameters)));
     remedies.push_back({change, result.least_bytes, result.is_feasible, result.step_s});
   };
   const int64_t doubled = 2 * recipe.plan.micro_batches;
@@ -478,7 +471,7 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
     changed.train.precision = "bfloat16";
     consider("train.precision = \"bfloat16\"", changed);
   }
-  if (plan_request(recipe).recompute != plan::Recompute::Rotor) {
+  if (plan_request(recipe, {}).recompute != plan::Recompute::Rotor) {
     config::Recipe changed = recipe;
     changed.plan.recompute = "rotor";
     consider("plan.recompute = \"rotor\"", changed);

@@ -23,7 +23,7 @@ struct CostOptions {
 
 // LibTorch's allocator for GPUs takes memory from the device in pages and may leave parts of them
 // unused; a limit holds for all that it takes. What a plan under a limit leaves for that.
-program::Resident allocator_pages();
+program::Held allocator_pages();
 
 // Measured on random tokens. Only for an optimizer that has done no step yet; it and the weights
 // are afterwards as before, gradients are not.

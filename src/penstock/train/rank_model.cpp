@@ -22,10 +22,10 @@
 #include "penstock/program/verify.h"
 #include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/train/asynchronous.h"
 #include "penstock/train/layout.h"
-#include "penstock/train/rank_residents.h"
+#include "penstock/train/mesh.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -207,9 +207,9 @@ plan::CostTable measure_without_limit(const config::Recipe& recipe,
       chain, part, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
   plan::CostTable table = measure_costs(recipe, chain, parameters, *optimizer, options);
-  table.residents.clear();  // of the layers that were measured
+  table.held.clear();  // of the layers that were measured
   if (device.is_gpu()) {
-    table.residents.push_back({kWorkspacesName, held});
+    table.held.push_back({kWorkspacesName, held});
   }
   // A table is of the whole model; a pipeline shares its update among the ranks by their
   // parameters.
@@ -217,7 +217,6 @@ plan::CostTable measure_without_limit(const config::Recipe& recipe,
       static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
   table.step_s *= share;
   table.clear_s *= share;
-  table.step_extra_bytes += run::RankUpdate::working_bytes(chain);
   return table;
 }
 
@@ -257,22 +256,29 @@ plan::PipelineRequest pipeline_request(const config::PlanOptions& options) {
 
 namespace {
 
+// The program of all replicas of a pipeline's plan.
+program::Program replicate(const config::Recipe& recipe,
+                           const model::Chain& chain,
+                           plan::CostTable costs,
+                           const plan::Pipeline& pipeline,
+                           int64_t limit_bytes) {
+  const plan::Sharding sharding = sharding_of(recipe, chain, pipeline.cuts, pipeline.link);
+  if (sharding.shard != program::Shard::None) {
+    costs.step_s /= static_cast<double>(recipe.plan.data);  // each moves its slices
+  }
+  return plan::finish_program(plan::shard(plan::write_turns(costs, pipeline), sharding),
+                              all_holdings(recipe, chain, pipeline, costs),
+                              pipeline.link,
+                              limit_bytes);
+}
+
 // With replicas: the same stages, each `plan.data` times, with the program of all of them.
 void add_replicas(const config::Recipe& recipe,
                   const model::Chain& chain,
-                  plan::CostTable costs,
+                  const plan::CostTable& costs,
                   plan::PipelineResult& result) {
-  const int32_t replicas = static_cast<int32_t>(recipe.plan.data);
-  const plan::Sharding sharding = sharding_of(recipe, chain, result.pipeline, costs);
-  if (sharding.shard != program::Shard::None) {
-    costs.step_s /= replicas;  // each moves its pieces
-  }
-  const plan::Residents of_stages(result.pipeline.schedule.turns.size());
-  result.program = plan::shard(
-      plan::lower_pipeline(costs, result.pipeline, of_stages, /*limit_bytes=*/0), sharding);
-  for (program::RankProgram& rank : result.program.ranks) {
-    rank.limit_bytes = result.is_feasible ? recipe.plan.memory_bytes() : 0;
-  }
+  const int64_t limit = result.is_feasible ? recipe.plan.memory_bytes() : 0;
+  result.program = replicate(recipe, chain, costs, result.pipeline, limit);
   const program::Verdict verdict = program::verify(result.program);
   PENSTOCK_CHECK(verdict.is_sound(), "an unsound program of replicas: ", verdict.violation->text);
   const std::vector<int64_t> least = result.least_bytes;
@@ -281,13 +287,10 @@ void add_replicas(const config::Recipe& recipe,
   result.binding.clear();
   for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
     const program::Peak& peak = verdict.peaks[rank];
-    PENSTOCK_CHECK(!result.is_feasible || recipe.plan.memory_bytes() == 0 ||
-                       peak.bytes <= recipe.plan.memory_bytes(),
-                   "a plan of replicas that holds more than was planned");
+    const auto stage = static_cast<size_t>(result.program.stage_of(static_cast<int32_t>(rank)));
     result.peak_bytes.push_back(peak.bytes);
-    result.least_bytes.push_back(
-        result.is_feasible ? peak.bytes
-                           : std::max(peak.bytes, least[rank / static_cast<size_t>(replicas)]));
+    result.least_bytes.push_back(result.is_feasible ? peak.bytes
+                                                    : std::max(peak.bytes, least[stage]));
     result.binding.push_back(
         peak.instruction < 0
             ? "weights, state and inputs"
@@ -298,7 +301,7 @@ void add_replicas(const config::Recipe& recipe,
   const program::Timeline timeline = program::simulate(result.program);
   result.step_s = timeline.seconds;
   result.bubble = plan::idle_share(timeline);
-  const plan::SentBytes sent = plan::count_sent(result.program, sharding);
+  const plan::SentBytes sent = plan::count_sent(result.program);
   result.sent_bytes = sent.all;
   result.gathered_again_bytes = sent.gathered_again;
 }
@@ -310,8 +313,8 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
   const auto parts_of = [&](const plan::Pipeline& pipeline) {
     return run::parts_of({pipeline.schedule.rank_of, pipeline.cuts}, request.ranks);
   };
-  request.residents = [&](const plan::Pipeline& pipeline) {
-    return stage_residents(recipe, chain, pipeline, costs);
+  request.holdings = [&](const plan::Pipeline& pipeline) {
+    return stage_holdings(recipe, chain, pipeline, costs);
   };
   request.weight_bytes = [&](const plan::Pipeline& pipeline) {
     std::vector<int64_t> all;
@@ -331,7 +334,8 @@ plan::PipelineResult plan_request(const config::Recipe& recipe,
   if (request.ranks == 1) {
     request.kind = request.kind.value_or(schedule::Kind::OneFOneB);
   }
-  const plan::Sharding units = units_of(recipe, chain, {0, static_cast<int32_t>(chain.size())});
+  const plan::Sharding units =
+      sharding_of(recipe, chain, {0, static_cast<int32_t>(chain.size())}, request.link);
   std::vector<int32_t> rank_of;  // of each layer and of the loss
   if (units.keeps_gathered && request.ranks > 1) {
     // What is kept depends on what else the rank has: the cuts come first.
@@ -441,17 +445,18 @@ RankModel build_rank_model(const config::Recipe& recipe,
   result.plan.micro_batches = static_cast<int32_t>(recipe.plan.micro_batches);
   result.program =
       program::parse_program_json(json.at("program").get<std::string>(), "the plan of rank 0");
-  const int32_t replicas = static_cast<int32_t>(recipe.plan.data);
-  if (replicas > 1) {
+  const comm::Mesh mesh = mesh_of(recipe.plan);
+  const comm::Coordinates at = mesh.coordinates(group.rank());
+  if (mesh.data > 1) {
     made.replicas = std::make_unique<run::Replicas>(group, replica_options(recipe, group));
   }
-  made.parameters = std::make_unique<model::Parameters>(
-      chain,
-      made.parts[static_cast<size_t>(group.rank() / replicas)],
-      compute_type(recipe.train),
-      static_cast<uint64_t>(recipe.train.seed),
-      device,
-      replication_of(recipe, chain, made.stages.cuts, group.rank() % replicas));
+  made.parameters =
+      std::make_unique<model::Parameters>(chain,
+                                          made.parts[static_cast<size_t>(at.pipeline)],
+                                          compute_type(recipe.train),
+                                          static_cast<uint64_t>(recipe.train.seed),
+                                          device,
+                                          replication_of(recipe, chain, made.stages.cuts, at.data));
   made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
   if (made.replicas) {
     made.optimizer->set_replicas(made.replicas->group());

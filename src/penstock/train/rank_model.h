@@ -36,7 +36,7 @@ class PatientScope {
 
 struct RankModel {
   run::Stages stages;
-  std::vector<model::Part> parts;  // of every stage of ranks; each has plan.data replicas
+  std::vector<model::Part> parts;  // of every stage of the mesh
   std::unique_ptr<model::Parameters> parameters;
   // Nothing: there are none. Goes before the parameters that its thread works on.
   std::unique_ptr<run::Replicas> replicas;

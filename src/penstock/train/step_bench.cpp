@@ -68,14 +68,11 @@ double StepBench::step() {
                              .micro_batches = parts.recipe.plan.micro_batches,
                              .seed = static_cast<uint64_t>(parts.recipe.train.seed),
                              .step = parts.steps_done++,
-                             .loss_scale = loss_scale};
-  const double loss = parts.executor.run(input, [&] {
-    parts.optimizer->update(parts.parameters,
-                            {.rate = {.lr = parts.recipe.train.lr},
-                             .clip = parts.recipe.train.clip,
-                             .loss_scale = loss_scale});
-  });
-  static_cast<void>(parts.optimizer->updated());
+                             .loss_scale = loss_scale,
+                             .updates = {{.rate = {.lr = parts.recipe.train.lr},
+                                          .clip = parts.recipe.train.clip,
+                                          .loss_scale = loss_scale}}};
+  const double loss = parts.executor.run(input, *parts.optimizer);
   if (parts.first_losses.size() < 8) {
     parts.first_losses.push_back(loss);
   }

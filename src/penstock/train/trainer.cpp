@@ -76,11 +76,7 @@ struct Trainer::Steps {
   int64_t before = 0;  // steps done when they began
   int64_t count = 1;
   double loss_scale = 1;
-  bool is_reduced = true;   // the program adds up the gradients of the replicas
-  int64_t sent_before = 0;  // to replicas, when they began
-
-  int64_t updates = 0;              // of those, done so far
-  std::vector<double> own_squares;  // of the norms of this rank's gradients; asynchronous alone
+  bool is_reduced = true;  // the program adds up the gradients of the replicas
 
   // What came of them, one for each.
   std::vector<double> losses;
@@ -107,6 +103,13 @@ Summary Trainer::run() {
        gather_ranks(static_cast<double>(memory::usage().peak_bytes), parts.group)) {
     summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
     summary_.peak_bytes = std::max(summary_.peak_bytes, summary_.rank_peak_bytes.back());
+  }
+  for (const auto& [own, all] :
+       {std::pair{payload_.sent_bytes, &summary_.rank_payload_bytes},
+        std::pair{payload_.predicted_bytes, &summary_.predicted_rank_payload_bytes}}) {
+    for (const double bytes : gather_ranks(static_cast<double>(own), parts.group)) {
+      all->push_back(static_cast<int64_t>(bytes));
+    }
   }
   if (parts.recipe.run.sample_tokens > 0 && !summary_.was_interrupted) {
     summary_.sample = write_sample(parts);
@@ -155,8 +158,7 @@ void Trainer::take_steps() {
   Steps steps{.before = before,
               .count = steps_at_once(parts.recipe, before),
               .loss_scale = parts.scaler ? parts.scaler->scale() : 1,
-              .is_reduced = parts.reduces_gradients(),
-              .sent_before = parts.model.replicas ? parts.model.replicas->sent_bytes() : 0};
+              .is_reduced = parts.reduces_gradients()};
   run::Executor& executor = parts.executor_of(steps.count);
   const data::Batch batch = next_batches(*parts.loader, steps.count);
   const BatchTensors tensors = as_tensors(batch);
@@ -166,55 +168,50 @@ void Trainer::take_steps() {
                              .micro_batches = steps.count * parts.recipe.plan.micro_batches,
                              .seed = parts.seed,
                              .step = before,
-                             .loss_scale = steps.loss_scale};
+                             .loss_scale = steps.loss_scale,
+                             .updates = update_settings(steps)};
 
-  executor.run(input, [&] { update(steps); });
+  executor.run(input, parts.optimizer);
   // The record ends when the run does.
   const double record_began = now_seconds() - executor.measured().seconds;
   learn_outcome(executor, steps);
 
-  parts.state.step = before + steps.updates;
+  parts.state.step = before + steps.count;
   parts.state.samples_seen = batch.first_sample + batch.sequences;
+  payload_ = {.sent_bytes = executor.sent_bytes(),
+              .predicted_bytes = executor.rank_program().sent_bytes()};
   (steps.is_reduced ? parts.records : parts.unreduced_records)
       .add({executor.measured(), record_began}, steps.count);
   show(steps, (now_seconds() - began) / static_cast<double>(steps.count));
 }
 
-// The program's update: the gradients of the step are complete, and the weights move.
-void Trainer::update(Steps& steps) {
-  TrainerParts& parts = *parts_;
-  const config::Recipe& recipe = parts.recipe;
-  const int64_t step = steps.before + steps.updates;
-  optim::UpdateSettings settings{.rate = optim::rate_at(recipe.train, step),
-                                 .clip = recipe.train.clip,
-                                 .loss_scale = steps.loss_scale};
-  settings.rate.lr *= rate_factor(recipe.plan, parts.group.rank(), step);
-  // The ranks of an asynchronous pipeline have no norm in common: each updates by itself.
-  if (parts.group.size() > 1 && !recipe.plan.is_asynchronous()) {
-    settings.gather = [&](const optim::Squares& own) { return parts.others.gather_squares(own); };
+// Of each of the steps' updates.
+std::vector<run::UpdateSettings> Trainer::update_settings(const Steps& steps) const {
+  const config::Recipe& recipe = parts_->recipe;
+  const int32_t stage = parts_->mesh.coordinate(parts_->group.rank(), comm::Axis::Pipeline);
+  std::vector<run::UpdateSettings> all;
+  for (int64_t step = steps.before; step < steps.before + steps.count; ++step) {
+    run::UpdateSettings& settings =
+        all.emplace_back(run::UpdateSettings{.rate = optim::rate_at(recipe.train, step),
+                                             .clip = recipe.train.clip,
+                                             .loss_scale = steps.loss_scale});
+    settings.rate.lr *= rate_factor(recipe.plan, stage, step);
   }
-  parts.others.add_shared_gradients(parts.parameters, /*is_whole=*/!steps.is_reduced);
-  parts.optimizer.update(parts.parameters, settings);
-  ++steps.updates;
-  if (recipe.plan.is_asynchronous()) {
-    const optim::Updated updated = parts.optimizer.updated();
-    note_update(updated, step + 1);
-    steps.own_squares.push_back(updated.norm * updated.norm);
-  }
+  return all;
 }
 
 // From what this rank knows of the steps, once they have run, to what all ranks know.
 void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
   TrainerParts& parts = *parts_;
-  if (run::Replicas* const replicas = parts.model.replicas.get()) {
-    const int64_t own_sent_bytes =
-        replicas->sent_bytes() - steps.sent_before + parts.optimizer.last_sent_bytes();
-    const ReplicaStep step = gather_replicas(executor, own_sent_bytes, parts.group);
+  if (parts.model.replicas) {
+    const ReplicaStep step = gather_replicas(executor, parts.group);
     steps.losses = {step.loss};
     summary_.sent_bytes = step.sent_bytes;
   } else {
     std::vector<double> sums = executor.losses();  // they are with one of the ranks
-    sums.insert(sums.end(), steps.own_squares.begin(), steps.own_squares.end());
+    for (const run::Updated& updated : executor.outcomes()) {
+      sums.push_back(updated.norm * updated.norm);
+    }
     sums = sum_ranks(sums, parts.group);
     const auto squares = sums.begin() + steps.count;
     steps.losses.assign(sums.begin(), squares);
@@ -222,22 +219,25 @@ void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
       return std::sqrt(square);
     });
   }
+  // The ranks of an asynchronous pipeline have no norm in common: their squares were added up.
+  if (executor.has_common_norm()) {
+    steps.norms = {executor.outcomes().back().norm};
+  }
   for (size_t i = 0; i < steps.losses.size(); ++i) {
     if (!std::isfinite(steps.losses[i])) {
       fail_diverged("loss", steps.before + static_cast<int64_t>(i) + 1, parts.recipe.train);
     }
   }
-  const optim::Updated updated = parts.optimizer.updated();
-  steps.was_applied = updated.was_applied;
-  if (!parts.recipe.plan.is_asynchronous()) {
-    note_update(updated, steps.before + steps.updates);
-    steps.norms = {updated.norm};
+  const std::vector<run::Updated>& outcomes = executor.outcomes();
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    note_update(outcomes[i], steps.before + static_cast<int64_t>(i) + 1);
   }
+  steps.was_applied = outcomes.back().was_applied;
 }
 
 // A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
 // run has diverged.
-void Trainer::note_update(const optim::Updated& updated, int64_t step) {
+void Trainer::note_update(const run::Updated& updated, int64_t step) {
   TrainerParts& parts = *parts_;
   if (!parts.scaler) {
     if (!updated.was_applied) {

@@ -14,12 +14,11 @@
 namespace penstock::comm {
 class Group;
 }
-namespace penstock::optim {
-struct Updated;
-}
 namespace penstock::run {
 class Executor;
-}
+struct UpdateSettings;
+struct Updated;
+}  // namespace penstock::run
 
 namespace penstock::train {
 
@@ -37,6 +36,8 @@ struct Summary {
   int64_t peak_bytes = 0;
   std::vector<int64_t> rank_peak_bytes;            // of each
   std::vector<int64_t> predicted_rank_peak_bytes;  // likewise; empty: not predicted
+  // What each rank gave to other ranks in the last step, and the sum of its program.
+  std::vector<int64_t> rank_payload_bytes, predicted_rank_payload_bytes;
   int64_t sent_bytes = 0;  // of each step, to replicas, by the rank that sent most; the last step's
   int64_t parameters = 0;
   int64_t skipped_steps = 0;         // float16: their gradients overflowed
@@ -81,13 +82,18 @@ class Trainer {
 
   void train();
   void take_steps();
-  void update(Steps& steps);
+  std::vector<run::UpdateSettings> update_settings(const Steps& steps) const;
   void learn_outcome(const run::Executor& executor, Steps& steps);
-  void note_update(const optim::Updated& updated, int64_t step);
+  void note_update(const run::Updated& updated, int64_t step);
   void show(const Steps& steps, double seconds);
+
+  struct Payload {
+    int64_t sent_bytes = 0, predicted_bytes = 0;
+  };
 
   std::unique_ptr<TrainerParts> parts_;
   Summary summary_;
+  Payload payload_;  // of this rank, in the last step
 };
 
 }  // namespace penstock::train

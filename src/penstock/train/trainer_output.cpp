@@ -32,6 +32,7 @@ fs::path write_checkpoint(const TrainerParts& parts) {
   return checkpoint::save_ranks(parts.recipe,
                                 parts.chain,
                                 parts.model.parts,
+                                parts.mesh,
                                 parts.parameters,
                                 parts.optimizer,
                                 parts.state,

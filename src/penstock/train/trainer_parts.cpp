@@ -10,6 +10,8 @@
 #include "penstock/comm/sub_group.h"
 #include "penstock/data/loader.h"
 #include "penstock/plan/shard.h"
+#include "penstock/train/mesh.h"
+#include "penstock/train/rank_holdings.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
 
@@ -34,6 +36,7 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
 
 TrainerParts::TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool predicts)
     : recipe(asked),
+      mesh(mesh_of(recipe.plan)),
       group(ranks),
       device(open_device(recipe, group)),
       account(device.is_gpu() ? device.account() : memory::current_account()),
@@ -44,12 +47,11 @@ TrainerParts::TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool
       model(build_rank_model(recipe, chain, device, group, predicts)),
       parameters(*model.parameters),
       optimizer(*model.optimizer),
-      others(chain, model.parts, group, static_cast<int32_t>(recipe.plan.data), parameters.shard()),
       executor(model.planned.result.program, chain, parameters, group, model.replicas.get()) {
   if (model.replicas) {
-    pipeline = comm::split(group, parameters.replica(), [] {
-      return std::string("groups of one replica of each stage");
-    });
+    pipeline = comm::split(group,
+                           comm::colour(mesh, comm::along(comm::Axis::Pipeline), group.rank()),
+                           [] { return std::string("groups of one replica of each stage"); });
   }
   if (recipe.train.precision == "float16") {
     scaler.emplace(optim::loss_scale_options(recipe.train));
@@ -68,7 +70,8 @@ bool TrainerParts::reduces_gradients() const {
 run::Executor& TrainerParts::executor_of(int64_t updates) {
   if (!reduces_gradients()) {
     if (!unreduced.executor) {
-      unreduced.program = plan::without_reduces(model.planned.result.program);
+      unreduced.program = plan::without_reduces(model.planned.result.program,
+                                                shared_bytes(parameters.inventory().sizes));
       unreduced.executor = std::make_unique<run::Executor>(
           unreduced.program, chain, parameters, group, model.replicas.get());
     }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "penstock/checkpoint/checkpoint.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/config/recipe.h"
 #include "penstock/data/dataset.h"
 #include "penstock/device/device.h"
@@ -18,7 +19,6 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/program/program.h"
 #include "penstock/run/executor.h"
-#include "penstock/run/rank_update.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/step_records.h"
 
@@ -59,6 +59,7 @@ struct TrainerParts {
   };
 
   config::Recipe recipe;
+  comm::Mesh mesh;
   comm::Group& group;
   device::Device device;
   memory::AccountScope account;
@@ -70,7 +71,6 @@ struct TrainerParts {
   RankModel model;
   model::Parameters& parameters;
   optim::Optimizer& optimizer;
-  run::RankUpdate others;
   std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;

@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/comm/group.h"
+#include "penstock/comm/mesh.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/replica_check.h"
 #include "penstock/train/rank_sums.h"
@@ -15,10 +16,8 @@
 
 namespace penstock::train {
 
-ReplicaStep gather_replicas(const run::Executor& executor,
-                            int64_t own_sent_bytes,
-                            comm::Group& group) {
-  std::vector<double> own{static_cast<double>(own_sent_bytes)};
+ReplicaStep gather_replicas(const run::Executor& executor, comm::Group& group) {
+  std::vector<double> own{static_cast<double>(executor.replica_bytes())};
   own.insert(own.end(), executor.loss_sums().begin(), executor.loss_sums().end());
   const std::vector<double> all =
       group.all_gather(own, [] { return std::string("the losses of all replicas"); });
@@ -40,8 +39,10 @@ void check_replicas(const TrainerParts& parts) {
   }
   comm::Group& group = parts.group;
   comm::Group& replicas = parts.model.replicas->group();
-  const std::string drift = run::find_drift(
-      run::replicated_weights(parts.parameters), replicas, group.rank() - replicas.rank());
+  const std::string drift =
+      run::find_drift(run::replicated_weights(parts.parameters),
+                      replicas,
+                      comm::members(parts.mesh, comm::along(comm::Axis::Data), group.rank()));
   // All ranks stop, whichever stage it is in; the first that found something says what.
   const std::vector<double> found = gather_ranks(drift.empty() ? 0 : 1, group);
   const auto first = std::find(found.begin(), found.end(), 1.0);

@@ -20,10 +20,8 @@ struct ReplicaStep {
   double loss = 0;         // the mean over the targets of all replicas
   int64_t sent_bytes = 0;  // to replicas, by the rank that sent most
 };
-// All ranks call it, with what they have sent themselves; all get the same answer.
-ReplicaStep gather_replicas(const run::Executor& executor,
-                            int64_t own_sent_bytes,
-                            comm::Group& group);
+// All ranks call it; all get the same answer.
+ReplicaStep gather_replicas(const run::Executor& executor, comm::Group& group);
 
 // All ranks call it. Throws Error (exit code 1) at all of them when replicas differ. Nothing to do
 // where there are none.

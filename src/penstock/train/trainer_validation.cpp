@@ -23,7 +23,7 @@ namespace {
 run::LossSum evaluate(const TrainerParts& parts, const data::Batch& batch) {
   const BatchTensors tensors = as_tensors(batch);
   run::Replicas* const replicas = parts.model.replicas.get();
-  if (parts.recipe.plan.pipeline == 1) {
+  if (parts.mesh.pipeline == 1) {
     return run::evaluate(parts.chain, parts.parameters, tensors.inputs, tensors.targets, replicas);
   }
   return run::evaluate_stages(parts.chain,
@@ -39,7 +39,7 @@ run::LossSum evaluate(const TrainerParts& parts, const data::Batch& batch) {
 double mean_loss(const TrainerParts& parts, const data::Dataset& dataset, int64_t sequences) {
   const int64_t at_once = parts.recipe.micro_batch_size();
   const int64_t batches = (sequences + at_once - 1) / at_once;
-  const int64_t replicas = parts.recipe.plan.data;
+  const int64_t replicas = parts.mesh.data;
   run::LossSum total;
   // The replicas take a batch each at the same time. Where some are left over they repeat the last,
   // for weights may have to be gathered by all, and it does not count.

@@ -1,0 +1,90 @@
+// What a pipeline's plan makes of what its ranks hold.
+#include "penstock/plan/pipeline_planner.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "penstock/program/verify.h"
+
+#include "plan/small_chains.h"
+#include "plan/small_model.h"
+
+namespace penstock::plan {
+
+namespace {
+
+// Four layers of which each has weights, and a loss that has some, too.
+CostTable four_layers() {
+  CostTable table = test::homogeneous(4, {.forward = 1, .backward = 2, .size = 4, .kept = 12});
+  for (LayerCost& layer : table.layers) {
+    layer.parameter_bytes = layer.gradient_bytes = 10;
+    layer.optimizer_bytes = 20;
+  }
+  table.loss.parameter_bytes = 5;
+  return table;
+}
+
+// On two ranks: a table that the first layer and the loss share, of `shared_bytes`.
+Holdings tied(int64_t shared_bytes) {
+  Holdings holdings{.units = {test::table_unit({0, 4})}};
+  for (int rank = 0; rank < 2; ++rank) {
+    holdings.ranks.push_back(test::held_units({{.unit = 0}}));
+    holdings.ranks.back().shared_bytes = {shared_bytes};
+  }
+  return holdings;
+}
+
+PipelineRequest two_ranks(int64_t limit_bytes) {
+  return {.kind = schedule::Kind::OneFOneB,
+          .ranks = 2,
+          .micro_batches = 3,
+          .first_layers = {2},
+          .limit_bytes = limit_bytes,
+          .link = {.latency_s = 0.25}};
+}
+
+}  // namespace
+
+TEST(PipelinePlanner, RanksHoldWhatTheTableSaysOfTheirLayers) {
+  const PipelineResult result = plan_pipeline(four_layers(), two_ranks(0));
+  EXPECT_EQ(
+      program::held_by_name(result.program.ranks[0]),
+      (std::vector<program::Held>{{"weights", 20}, {"gradients", 20}, {"optimizer state", 40}}));
+  EXPECT_EQ(
+      program::held_by_name(result.program.ranks[1]),
+      (std::vector<program::Held>{{"weights", 25}, {"gradients", 20}, {"optimizer state", 40}}));
+  EXPECT_TRUE(result.program.units.empty());
+}
+
+TEST(PipelinePlanner, HoldingsOfARequestTakeTheirPlace) {
+  PipelineRequest request = two_ranks(0);
+  request.holdings = [](const Pipeline&) { return tied(8); };
+  const PipelineResult bare = plan_pipeline(four_layers(), two_ranks(0));
+  const PipelineResult result = plan_pipeline(four_layers(), request);
+  EXPECT_EQ(result.program.units, tied(8).units);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(result.program.ranks[rank].persistent_bytes(), 100 + 40 + 20);
+    EXPECT_EQ(result.peak_bytes[rank] - result.program.ranks[rank].persistent_bytes(),
+              bare.peak_bytes[rank] - bare.program.ranks[rank].persistent_bytes());
+  }
+  // One more message at the end of the step.
+  EXPECT_EQ(result.step_s, bare.step_s + 0.25);
+}
+
+TEST(PipelinePlanner, WhatATableNeedsBetweenStagesIsWithinTheLimit) {
+  PipelineRequest request = two_ranks(0);
+  request.holdings = [](const Pipeline&) { return tied(5000); };
+  const PipelineResult free = plan_pipeline(four_layers(), request);
+  EXPECT_EQ(free.peak_bytes, std::vector<int64_t>(2, 160 + 5000));
+  EXPECT_EQ(free.binding[1], "reduce of table, over table");
+  request.limit_bytes = 160 + 5000;
+  EXPECT_TRUE(plan_pipeline(four_layers(), request).is_feasible);
+  request.limit_bytes = 160 + 4999;
+  const PipelineResult tight = plan_pipeline(four_layers(), request);
+  EXPECT_FALSE(tight.is_feasible);
+  EXPECT_EQ(tight.least_bytes, std::vector<int64_t>(2, 160 + 5000));
+}
+
+}  // namespace penstock::plan
