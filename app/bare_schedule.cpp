@@ -1,7 +1,9 @@
 #include "bare_schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -116,38 +118,44 @@ bool is_bare_schedule(const BareScheduleArguments& arguments) {
 int simulate_bare_schedule(const BareScheduleArguments& arguments,
                            const PlanArguments& plan,
                            const PictureArguments& pictures) {
-  if (plan.schedule.empty()) {
+  const PlanFlags& flags = plan.flags;
+  if (!flags.has("plan.schedule")) {
     throw ConfigError(
         cat("a pipeline of bare numbers needs --schedule: ", join(schedule::kind_names(), ", ")));
   }
-  if (!plan.memory.empty() || !plan.recompute.empty() || !plan.cuts.empty() || plan.pipeline > 0 ||
-      plan.slots > 0 || !plan.recipe.settings.empty()) {
+  constexpr const char* kKnown[] = {
+      "plan.schedule", "plan.micro_batches", "plan.chunks", "plan.flush_every"};
+  const bool has_others = std::any_of(flags.given.begin(), flags.given.end(), [&](const auto& one) {
+    return std::find(std::begin(kKnown), std::end(kKnown), one.first) == std::end(kKnown);
+  });
+  if (has_others || plan.slots > 0 || !plan.recipe.settings.empty()) {
     throw ConfigError(
-        "a pipeline of bare numbers has no layers and no bytes: --memory, --recompute, --cuts, "
-        "--pipeline, --slots and --set are for a recipe or a cost table");
+        "a pipeline of bare numbers has no layers and no bytes: of the flags of [plan] it takes "
+        "--schedule, --micro-batches, --chunks and --flush-every; --memory, --recompute, --cuts, "
+        "--pipeline, --slots, --set and the others are for a recipe or a cost table");
   }
-  const schedule::Kind kind = schedule::parse_kind(plan.schedule);
+  const config::PlanOptions options = flags.options();
+  const schedule::Kind kind = schedule::parse_kind(options.schedule);
   const plan::BareTimes times = times_of(arguments);
-  if (arguments.ranks < 1 || plan.micro_batches < 1) {
+  if (arguments.ranks < 1 || !flags.has("plan.micro_batches")) {
     throw ConfigError("a pipeline of bare numbers needs --ranks and --micro-batches");
   }
   schedule::Sizes sizes{.ranks = static_cast<int32_t>(arguments.ranks),
-                        .micro_batches = static_cast<int32_t>(plan.micro_batches),
-                        .chunks = static_cast<int32_t>(plan.chunks > 0 ? plan.chunks : 2)};
-  require_use_of_flush_every(plan.flush_every, {.schedule = plan.schedule});
+                        .micro_batches = static_cast<int32_t>(options.micro_batches),
+                        .chunks = static_cast<int32_t>(options.chunks)};
+  require_use_of_flush_every(flags, options);
   if (schedule::is_asynchronous(kind)) {
-    sizes.updates = static_cast<int32_t>(plan.flush_every > 0 ? plan.flush_every
-                                                              : config::PlanOptions{}.flush_every);
+    sizes.updates = static_cast<int32_t>(options.flush_every);
   }
   require_writable(pictures);
   require_writable(plan.program);
   const plan::BarePipeline bare = plan::run_bare_pipeline(kind, sizes, times);
   write_program_file(plan, bare.program);
-  const std::string title = cat(plan.schedule,
+  const std::string title = cat(options.schedule,
                                 ", ",
                                 arguments.ranks,
                                 " ranks, ",
-                                plan.micro_batches,
+                                options.micro_batches,
                                 " micro-batches",
                                 sizes.updates > 1 ? " in each update" : "");
   write_pictures({title, bare.program, bare.timeline}, pictures);

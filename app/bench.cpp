@@ -270,7 +270,7 @@ void print_result(const StepArguments& arguments,
                   const report::StepFigures& ours,
                   const std::vector<report::StepFigures>& peers,
                   const std::optional<TracedSteps>& traced) {
-  const plan::PlanResult& plan = bench.planned().result;
+  const plan::Outcome& plan = bench.planned().result;
   if (arguments.as_json) {
     nlohmann::ordered_json json = report::step_json(ours, peers);
     json["model"] = arguments.size;
@@ -281,11 +281,9 @@ void print_result(const StepArguments& arguments,
     json["program_s"] = bench.measured().seconds;
     json["first_losses"] = bench.first_losses();
     if (plan.step_s > 0) {
-      json["predicted"] = {
-          {"step_s", plan.step_s},
-          {"peak_bytes", plan.peak_bytes},
-          {"recomputed_forwards",
-           plan::recomputed_forwards(bench.planned().costs, plan.plan.operations)}};
+      json["predicted"] = {{"step_s", plan.step_s},
+                           {"peak_bytes", plan.most_peak_bytes()},
+                           {"recomputed_forwards", plan.recomputed_forwards}};
     }
     if (traced) {
       const report::KernelBreakdown groups{.rows = traced->groups,
@@ -311,8 +309,8 @@ void print_result(const StepArguments& arguments,
         "predicted: %.1f ms (measured %.4f times that), peak %s (measured %.4f times that)\n",
         1e3 * plan.step_s,
         ours.step_s / plan.step_s,
-        format_bytes(plan.peak_bytes).c_str(),
-        static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.peak_bytes));
+        format_bytes(plan.most_peak_bytes()).c_str(),
+        static_cast<double>(ours.peak_bytes) / static_cast<double>(plan.most_peak_bytes()));
   }
   if (traced) {
     std::printf("\n%s\n%s",

@@ -15,10 +15,11 @@
 #include "penstock/base/units.h"
 #include "penstock/comm/launcher.h"
 #include "penstock/data/loader.h"
-#include "penstock/report/pipeline_text.h"
+#include "penstock/plan/rank_holdings.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
 #include "penstock/train/check_pipeline.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
@@ -130,14 +131,15 @@ Outcome compare_steps(
 }
 
 // One device that keeps everything.
-plan::PlanResult keep_everything(const plan::CostTable& costs,
-                                 int32_t micro_batches,
-                                 const config::Recipe& recipe,
-                                 const model::Chain& chain) {
-  return plan::make_plan(costs,
-                         {.recompute = plan::Recompute::None,
-                          .micro_batches = micro_batches,
-                          .holdings = train::whole_holdings(recipe, chain)});
+plan::OneRankAnswer keep_everything(const plan::CostTable& costs,
+                                    int32_t micro_batches,
+                                    const config::Recipe& recipe,
+                                    const model::Chain& chain) {
+  return plan::solve_one_rank(costs,
+                              {.recompute = plan::Recompute::None,
+                               .micro_batches = micro_batches,
+                               .holdings = plan::whole_holdings(train::model_sizes(recipe, chain),
+                                                                train::find_machine(recipe))});
 }
 
 Outcome check_one_rank(const CheckArguments& arguments,
@@ -152,32 +154,32 @@ Outcome check_one_rank(const CheckArguments& arguments,
     train::CheckOptions options = common;
     options.device = train::open_device(recipe);
     const model::Chain chain = train::make_chain(recipe.model, options.device);
-    const plan::PlanResult kept =
-        keep_everything(planned.costs, planned.result.plan.micro_batches, recipe, chain);
+    const plan::OneRankAnswer kept =
+        keep_everything(planned.costs, planned.result.micro_batches(), recipe, chain);
     return train::check_plan(recipe, chain, planned.result.program, kept.program, options);
   });
-  outcome.predicted_peaks = {planned.result.peak_bytes};
+  outcome.predicted_peaks = planned.result.peak_bytes;
   return outcome;
 }
 
 Outcome check_ranks(const CheckArguments& arguments,
                     const config::Recipe& recipe,
                     const data::Split& split) {
-  const PlannedPipeline planned = make_pipeline_plan(arguments.plan);
-  const plan::PipelineResult& result = planned.result;
+  const PlannedStep planned = make_plan(arguments.plan);
+  const plan::Outcome& result = planned.result;
   if (!result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(result, planned.limit_bytes));
+    throw Error(ExitCode::Negative, report::does_not_fit(result));
   }
   write_program_file(arguments.plan, result.program);
   Outcome outcome =
       compare_steps(arguments, recipe, split, [&](const train::CheckOptions& options) {
         const model::Chain chain = train::make_chain(recipe.model, train::open_device(recipe));
-        const plan::PlanResult kept =
-            keep_everything(planned.costs, planned.micro_batches(), recipe, chain);
+        const plan::OneRankAnswer kept =
+            keep_everything(planned.costs, result.micro_batches(), recipe, chain);
         return train::check_pipeline(recipe,
                                      chain,
                                      result.program,
-                                     {result.pipeline.schedule.rank_of, result.pipeline.cuts},
+                                     {result.schedule().rank_of, result.cuts()},
                                      kept.program,
                                      options);
       });

@@ -4,11 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "penstock/base/error.h"
+#include "penstock/base/log.h"
 #include "penstock/base/text.h"
-#include "penstock/base/units.h"
-#include "penstock/report/pipeline_text.h"
+#include "penstock/plan/plan_file.h"
+#include "penstock/plan/remedy.h"
+#include "penstock/report/layout_text.h"
 #include "penstock/report/plan_text.h"
-#include "penstock/report/table.h"
+#include "penstock/train/planning.h"
 
 #include "arguments.h"
 #include "commands.h"
@@ -47,42 +50,42 @@ ordered_json remedies_json(const std::vector<plan::Remedy>& remedies) {
 }
 
 // time_s is that of one micro-batch's operations; step_s is the whole step.
-void print_json(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
-  const plan::PlanResult& result = planned.result;
+ordered_json one_rank_json(const PlannedStep& planned, const std::vector<plan::Remedy>& remedies) {
+  const plan::Outcome& result = planned.result;
   ordered_json json{{"feasible", result.is_feasible},
-                    {"recompute", plan::recompute_name(result.plan.recompute)},
-                    {"limit_bytes", result.plan.limit_bytes},
+                    {"recompute", result.plan.options.recompute},
+                    {"limit_bytes", result.limit_bytes()},
                     {"time_s", nullptr},
                     {"step_s", nullptr},
                     {"peak_bytes", nullptr},
-                    {"least_memory_bytes", result.least_bytes},
-                    {"binding", result.binding},
+                    {"least_memory_bytes", result.most_least_bytes()},
+                    {"binding", result.binding.front()},
                     {"unlimited_step_s", result.unlimited_s},
                     {"unlimited_peak_bytes", result.unlimited_bytes},
                     {"slots", result.slots},
                     {"operations", ordered_json::array()}};
   if (result.is_feasible) {
-    json["time_s"] = plan::seconds_of(planned.costs, result.plan.operations);
+    const plan::Operations operations = result.plan.one_rank_operations();
+    json["time_s"] = plan::seconds_of(planned.costs, operations);
     json["step_s"] = result.step_s;
-    json["peak_bytes"] = result.peak_bytes;
-    json["operations"] = operations_json(planned.costs, result.plan.operations);
+    json["peak_bytes"] = result.most_peak_bytes();
+    json["operations"] = operations_json(planned.costs, operations);
   } else {
     json["changes"] = remedies_json(remedies);
   }
-  std::printf("%s\n", json.dump().c_str());
+  return json;
 }
 
-ordered_json pipeline_json(const PlannedPipeline& planned) {
-  const plan::PipelineResult& result = planned.result;
-  const std::vector<int32_t>& cuts = result.pipeline.cuts;
+ordered_json pipeline_json(const PlannedStep& planned) {
+  const plan::Outcome& result = planned.result;
   ordered_json json{{"feasible", result.is_feasible},
-                    {"schedule", schedule::kind_name(result.kind)},
-                    {"micro_batches", planned.micro_batches()},
-                    {"limit_bytes", planned.limit_bytes},
+                    {"schedule", result.plan.options.schedule},
+                    {"micro_batches", result.micro_batches()},
+                    {"limit_bytes", result.limit_bytes()},
                     {"step_s", nullptr},
                     {"bubble", nullptr},
-                    {"cuts", std::vector<int32_t>(cuts.begin() + 1, cuts.end() - 1)},
-                    {"rank_of_stage", result.pipeline.schedule.rank_of},
+                    {"cuts", result.plan.options.first_layers()},
+                    {"rank_of_stage", result.schedule().rank_of},
                     {"peak_bytes", nullptr},
                     {"least_memory_bytes", result.least_bytes},
                     {"binding", result.binding},
@@ -102,17 +105,18 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
                                {"sent_bytes", row.sent_bytes},
                                {"why_not", row.why_not}});
   }
-  if (schedule::is_asynchronous(result.kind)) {
-    json["flush_every"] = result.pipeline.schedule.updates;
-    json["delay"] = schedule::most_delayed(result.pipeline.schedule);
-    json["weight_versions"] = schedule::most_versions(result.pipeline.schedule);
+  if (result.plan.options.is_asynchronous()) {
+    const schedule::Schedule schedule = result.schedule();
+    json["flush_every"] = schedule.updates;
+    json["delay"] = schedule::most_delayed(schedule);
+    json["weight_versions"] = schedule::most_versions(schedule);
   }
   if (result.is_feasible) {
     json["step_s"] = result.step_s;
     json["bubble"] = result.bubble;
     json["peak_bytes"] = result.peak_bytes;
   }
-  for (const plan::PipelineResult::RunnerUp& other : result.runners_up) {
+  for (const plan::PipelineAnswer::RunnerUp& other : result.runners_up) {
     json["runners_up"].push_back({{"schedule", schedule::kind_name(other.kind)},
                                   {"feasible", other.is_feasible},
                                   {"step_s", other.step_s},
@@ -121,96 +125,70 @@ ordered_json pipeline_json(const PlannedPipeline& planned) {
   return json;
 }
 
-void print_certificate(const train::Planned& planned, const std::vector<plan::Remedy>& remedies) {
-  const plan::PlanResult& result = planned.result;
-  const int64_t limit = result.plan.limit_bytes;
-  std::printf("It does not fit: %s bytes are allowed, %s more would do.\n\n",
-              format_count(limit).c_str(),
-              format_count(result.least_bytes - limit).c_str());
-  report::Table facts({{""}, {""}});
-  facts.add_row(
-      {"least limit that fits",
-       cat(format_count(result.least_bytes), " bytes (", format_bytes(result.least_bytes), ")")});
-  facts.add_row({"what binds there", result.binding});
-  facts.add_row({"weights and state", format_bytes(planned.costs.held_bytes())});
-  facts.add_row({"step at that limit",
-                 cat(format_seconds(result.step_s),
-                     ", ",
-                     report::overhead_text(result),
-                     " (",
-                     format_bytes(result.unlimited_bytes),
-                     ")")});
-  std::printf("%s", facts.text().c_str());
-  if (remedies.empty()) {
-    return;
+ordered_json spent_json(const plan::Spent& spent) {
+  ordered_json list = ordered_json::array();
+  for (const plan::Spent::Entry& one : spent.entries) {
+    list.push_back({{"name", one.name}, {"times", one.times}, {"seconds", one.seconds}});
   }
-  std::printf("\nWhat a change would do:\n\n");
-  report::Table changes({{"change"},
-                         {"least limit", report::Align::Right},
-                         {"fits"},
-                         {"step", report::Align::Right}});
-  changes.add_row({cat("plan.memory = \"", result.least_bytes, "\""),
-                   format_bytes(result.least_bytes),
-                   "yes",
-                   format_seconds(result.step_s)});
-  for (const plan::Remedy& remedy : remedies) {
-    changes.add_row({remedy.change,
-                     format_bytes(remedy.least_bytes),
-                     remedy.fits ? "yes" : "no",
-                     format_seconds(remedy.step_s)});
-  }
-  std::printf("%s", changes.text().c_str());
+  return list;
 }
 
-int plan_pipeline(const PlanArguments& arguments) {
-  const PlannedPipeline planned = make_pipeline_plan(arguments);
-  const plan::PipelineResult& result = planned.result;
+void print_json(const PlannedStep& planned, const std::vector<plan::Remedy>& remedies) {
+  ordered_json json =
+      planned.recipe.plan.ranks() == 1 ? one_rank_json(planned, remedies) : pipeline_json(planned);
+  json["planning"] = spent_json(planned.result.spent);
+  std::printf("%s\n", json.dump().c_str());
+}
+
+// What would make a step fit that does not. A pipeline's certificate says it by rank.
+std::vector<plan::Remedy> remedies_of(const PlanArguments& arguments, const PlannedStep& planned) {
+  if (planned.result.is_feasible || planned.recipe.plan.ranks() > 1) {
+    return {};
+  }
+  return arguments.has_recipe() ? train::find_remedies(planned.recipe)
+                                : plan::find_remedies(planned.costs, planned.result);
+}
+
+void write_plan_file(const std::string& name, const PlannedStep& planned) {
+  plan::write_plan(
+      name,
+      {.recipe = planned.recipe,
+       .plan = planned.result.plan,
+       .costs = planned.costs,
+       .machine = planned.machine,
+       .predicted = plan::PlanFile::Predicted{.updates = planned.result.program.updates,
+                                              .step_s = planned.result.step_s,
+                                              .peak_bytes = planned.result.peak_bytes}});
+  log_info("wrote ", name);
+}
+
+int plan_step(const PlanArguments& arguments, const std::string& out) {
+  require_writable(arguments.program);
+  require_writable(out);
+  if (!out.empty() && !arguments.has_recipe()) {
+    throw ConfigError("--out writes a plan to train a recipe by; with --costs alone there is none");
+  }
+  const PlannedStep planned = make_plan(arguments);
+  const plan::Outcome& result = planned.result;
+  const std::vector<plan::Remedy> remedies = remedies_of(arguments, planned);
   if (result.is_feasible) {
     write_program_file(arguments, result.program);
+    if (!out.empty()) {
+      write_plan_file(out, planned);
+    }
   }
   if (arguments.recipe.as_json) {
-    std::printf("%s\n", pipeline_json(planned).dump().c_str());
+    print_json(planned, remedies);
     return result.is_feasible ? 0 : 1;
   }
   if (!planned.layouts.empty()) {
     std::printf("%s\n", report::layout_table(planned.layouts).c_str());
   }
-  if (result.is_feasible) {
-    std::printf("%s\n%s\n",
-                report::pipeline_table(planned.costs, result).c_str(),
-                report::pipeline_line(result, planned.limit_bytes).c_str());
-  } else {
-    std::printf("%s", report::pipeline_certificate(result, planned.limit_bytes).c_str());
-  }
+  std::printf("%s",
+              result.is_feasible
+                  ? report::plan_page(planned.costs, result).c_str()
+                  : report::certificate_page(planned.costs, result, remedies).c_str());
   return result.is_feasible ? 0 : 1;
-}
-
-int plan_step(const PlanArguments& arguments) {
-  require_writable(arguments.program);
-  if (asks_for_pipeline(arguments)) {
-    return plan_pipeline(arguments);
-  }
-  const train::Planned planned = make_plan(arguments);
-  const bool has_recipe = !arguments.recipe.recipe.empty();
-  std::vector<plan::Remedy> remedies;
-  if (!planned.result.is_feasible) {
-    remedies = has_recipe ? train::find_remedies(load_planned_recipe(arguments))
-                          : plan::find_remedies(planned.costs, planned.result.plan);
-  } else {
-    write_program_file(arguments, planned.result.program);
-  }
-  if (arguments.recipe.as_json) {
-    print_json(planned, remedies);
-  } else if (!planned.result.is_feasible) {
-    print_certificate(planned, remedies);
-  } else {
-    const std::string& description = planned.costs.description;
-    std::printf("%s%s\n%s",
-                description.empty() ? "" : cat(description, "\n\n").c_str(),
-                report::plan_table(planned.costs, planned.result).c_str(),
-                report::plan_totals(planned.costs, planned.result).c_str());
-  }
-  return planned.result.is_feasible ? 0 : 1;
 }
 
 }  // namespace
@@ -220,11 +198,6 @@ void add_plan_command(CLI::App& app, Action& action) {
       "plan", "show what would run, in seconds and bytes, or why it does not fit and what would");
   const auto arguments = std::make_shared<PlanArguments>();
   add_recipe_arguments(*command, arguments->recipe, /*is_required=*/false);
-  add_text_option(*command,
-                  "--costs",
-                  arguments->costs,
-                  "plan with this cost table (docs/planning.md); without a recipe, the table alone")
-      ->type_name("FILE");
   add_plan_arguments(*command, *arguments);
   command
       ->add_option("--ranks",
@@ -233,9 +206,16 @@ void add_plan_command(CLI::App& app, Action& action) {
                    "plan.shard is chosen, and the other choices are shown")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->type_name("N");
+  const auto out = std::make_shared<std::string>();
+  add_text_option(*command,
+                  "--out",
+                  *out,
+                  "write the plan, with the costs that it rests on, for penstock train --plan")
+      ->type_name("FILE");
   command->footer("Exit code 1 when the step does not fit.");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return plan_step(*arguments); }; });
+  command->callback([arguments, out, &action] {
+    action = [arguments, out] { return plan_step(*arguments, *out); };
+  });
 }
 
 }  // namespace penstock::app

@@ -10,10 +10,10 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/config/options.h"
 #include "penstock/program/program_file.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/layer_table.h"
-#include "penstock/report/pipeline_text.h"
 #include "penstock/report/plan_text.h"
 
 #include "arguments.h"
@@ -39,17 +39,11 @@ bool is_program_file(const std::string& name) {
 
 // Options that would change nothing about a program must not look as if they did.
 void require_no_planning(const PlanArguments& arguments) {
-  const std::pair<const char*, bool> options[] = {{"--set", !arguments.recipe.settings.empty()},
-                                                  {"--costs", !arguments.costs.empty()},
-                                                  {"--memory", !arguments.memory.empty()},
-                                                  {"--recompute", !arguments.recompute.empty()},
-                                                  {"--micro-batches", arguments.micro_batches > 0},
-                                                  {"--slots", arguments.slots > 0},
-                                                  {"--pipeline", arguments.pipeline > 0},
-                                                  {"--schedule", !arguments.schedule.empty()},
-                                                  {"--chunks", arguments.chunks > 0},
-                                                  {"--cuts", !arguments.cuts.empty()},
-                                                  {"--flush-every", arguments.flush_every > 0}};
+  std::vector<std::pair<std::string, bool>> options = {
+      {"--set", !arguments.recipe.settings.empty()}, {"--slots", arguments.slots > 0}};
+  for (const auto& [key, text] : arguments.flags.given) {
+    options.emplace_back(config::find_option(key, "").flag(), true);
+  }
   for (const auto& [name, is_given] : options) {
     if (is_given) {
       throw ConfigError(cat(arguments.recipe.recipe,
@@ -93,7 +87,7 @@ void print_json(const program::Program& program, const program::Timeline& timeli
 
 int simulate_step(const SimulateArguments& arguments) {
   if (is_bare_schedule(arguments.bare)) {
-    if (!arguments.plan.recipe.recipe.empty() || !arguments.plan.costs.empty()) {
+    if (arguments.plan.has_recipe() || arguments.plan.flags.has("plan.costs")) {
       throw ConfigError(
           "--ranks, --forward and the other times are for a pipeline of bare numbers; "
           "a recipe or a cost table has its own");
@@ -109,15 +103,8 @@ int simulate_step(const SimulateArguments& arguments) {
     require_no_planning(arguments.plan);
     program = read_checked_program(source);
     title = source;
-  } else if (asks_for_pipeline(arguments.plan)) {
-    PlannedPipeline planned = make_pipeline_plan(arguments.plan);
-    if (!planned.result.is_feasible) {
-      throw Error(ExitCode::Negative, report::does_not_fit(planned.result, planned.limit_bytes));
-    }
-    title = report::pipeline_line(planned.result, planned.limit_bytes);
-    program = std::move(planned.result.program);
   } else {
-    train::Planned planned = make_plan(arguments.plan);
+    PlannedStep planned = make_plan(arguments.plan);
     if (!planned.result.is_feasible) {
       throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
     }
@@ -149,11 +136,6 @@ void add_simulate_command(CLI::App& app, Action& action) {
   add_recipe_arguments(*command, arguments->plan.recipe, /*is_required=*/false);
   command->get_option("RECIPE")->description(
       "the recipe (.toml), or a program that plan or simulate has written");
-  add_text_option(*command,
-                  "--costs",
-                  arguments->plan.costs,
-                  "plan with this cost table; without a recipe, the table alone")
-      ->type_name("FILE");
   add_plan_arguments(*command, arguments->plan);
   add_picture_arguments(*command, arguments->pictures);
   add_bare_schedule_arguments(*command, arguments->bare);

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -10,10 +11,12 @@
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/config/options.h"
+#include "penstock/plan/plan_file.h"
 #include "penstock/program/simulate.h"
 #include "penstock/report/layer_table.h"
 #include "penstock/report/table.h"
 #include "penstock/train/planning.h"
+#include "penstock/train/rank_model.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
@@ -21,6 +24,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "pictures.h"
+#include "plan_flags.h"
 
 namespace penstock::app {
 
@@ -45,7 +49,8 @@ struct TrainArguments {
   std::string program;
   RecipeArguments recipe;
   std::string resume;
-  std::string memory;
+  PlanFlags flags;
+  std::string plan;
   int64_t ranks = 0;
   PictureArguments pictures;
 };
@@ -58,7 +63,7 @@ std::string fixed4(double value) {
 
 void print_json(const config::Recipe& recipe,
                 const train::Summary& summary,
-                const plan::PlanResult& result) {
+                const plan::Outcome& result) {
   nlohmann::ordered_json json{
       {"steps", static_cast<int64_t>(summary.losses.size())},
       {"first_step", summary.first_step},
@@ -82,7 +87,7 @@ void print_json(const config::Recipe& recipe,
       {"interrupted", summary.was_interrupted}};
   if (result.step_s > 0) {
     json["predicted_step_seconds"] = result.step_s;
-    json["predicted_peak_bytes"] = result.peak_bytes;
+    json["predicted_peak_bytes"] = result.most_peak_bytes();
   }
   if (summary.validation_loss) {
     json["validation_loss"] = *summary.validation_loss;
@@ -94,7 +99,7 @@ void print_json(const config::Recipe& recipe,
   std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-void print_text(const train::Summary& summary, const plan::PlanResult& result) {
+void print_text(const train::Summary& summary, const plan::Outcome& result) {
   report::Table table({{""}, {""}});
   const auto add = [&](const char* what, const std::string& value) {
     table.add_row({what, value});
@@ -114,10 +119,10 @@ void print_text(const train::Summary& summary, const plan::PlanResult& result) {
   add("step",
       cat(format_seconds(summary.step_seconds),
           is_predicted ? cat(", predicted ", format_seconds(result.step_s)) : ""));
-  const int64_t limit = result.plan.limit_bytes;
+  const int64_t limit = result.limit_bytes();
   add("peak memory",
       cat(format_bytes(summary.peak_bytes),
-          is_predicted ? cat(", predicted ", format_bytes(result.peak_bytes)) : "",
+          is_predicted ? cat(", predicted ", format_bytes(result.most_peak_bytes())) : "",
           limit > 0 ? cat(", limit ", format_bytes(limit)) : ""));
   if (summary.sent_bytes > 0) {
     add("sent to replicas", cat(format_bytes(summary.sent_bytes), " a step"));
@@ -142,8 +147,11 @@ std::string continue_hint(const TrainArguments& arguments,
   for (const std::string& setting : arguments.recipe.settings) {
     command += cat(" --set ", quote(setting));
   }
-  if (!arguments.memory.empty()) {
-    command += cat(" --memory ", quote(arguments.memory));
+  for (const auto& [key, text] : arguments.flags.given) {
+    command += cat(" ", config::find_option(key, "").flag(), " ", quote(text));
+  }
+  if (!arguments.plan.empty()) {
+    command += cat(" --plan ", quote(arguments.plan));
   }
   if (arguments.ranks > 0) {
     command += cat(" --ranks ", arguments.ranks);
@@ -175,18 +183,35 @@ void show(const TrainArguments& arguments,
   }
 }
 
+// The recipe with the plan's decisions. A launcher's ranks have to be as many.
+config::Recipe with_plan(config::Recipe recipe,
+                         const plan::PlanFile& given,
+                         const std::string& file) {
+  plan::require_plan_of(given, recipe, file);
+  recipe.plan = given.plan.options;
+  recipe.plan.costs.clear();  // the plan has its own
+  return recipe;
+}
+
 int train_model(const TrainArguments& arguments) {
   install_interrupt_handler();
   require_writable(arguments.pictures);
   std::vector<std::string> settings = arguments.recipe.settings;
-  if (!arguments.memory.empty()) {
-    settings.push_back("plan.memory=" + arguments.memory);
+  const std::vector<std::string> flags = arguments.flags.settings();
+  settings.insert(settings.end(), flags.begin(), flags.end());
+  config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
+  require_use_of_flush_every(arguments.flags, recipe.plan);
+  std::optional<plan::PlanFile> given;
+  if (!arguments.plan.empty()) {
+    given = plan::read_plan(arguments.plan);
+    recipe = with_plan(std::move(recipe), *given, arguments.plan);
   }
-  const config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
+  const train::PlanSource source{.predicts = arguments.pictures.any(),
+                                 .given = given ? &*given : nullptr};
   train::prepare_process(recipe, arguments.ranks);
   train::run_chosen_ranks(
       recipe, arguments.ranks, [&](comm::Group& group, const config::Recipe& chosen) {
-        train::Trainer trainer(chosen, arguments.resume, group, arguments.pictures.any());
+        train::Trainer trainer(chosen, arguments.resume, group, source);
         const train::Summary summary = trainer.run();
         if (arguments.pictures.any()) {
           if (const auto measured = trainer.measured_step()) {
@@ -212,8 +237,11 @@ void add_train_command(CLI::App& app, Action& action) {
                   arguments->resume,
                   "continue from this checkpoint, or from the latest of this run's folder")
       ->type_name("PATH");
-  add_memory_option(
-      *command, arguments->memory, "the most that tensors may hold, as in 600MiB (plan.memory)");
+  add_text_option(*command,
+                  "--plan",
+                  arguments->plan,
+                  "run this plan, as penstock plan --out has written it, instead of making one")
+      ->type_name("FILE");
   command
       ->add_option("--ranks",
                    arguments->ranks,
@@ -221,6 +249,7 @@ void add_train_command(CLI::App& app, Action& action) {
                    "x plan.data; what the recipe leaves open of those is chosen")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->type_name("N");
+  add_plan_flags(*command, arguments->flags);
   add_picture_arguments(*command, arguments->pictures);
   command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
                       "Keys of a recipe, with their defaults:\n\n",

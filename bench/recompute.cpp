@@ -57,16 +57,16 @@ struct Side {
   }
 
   json plan(const std::string& limit) {
-    plan::PlanRequest request{.recompute = plan::Recompute::Rotor, .holdings = holdings};
+    plan::OneRankRequest request{.recompute = plan::Recompute::Rotor, .holdings = holdings};
     if (limit == "none") {
       request.recompute = plan::Recompute::None;
     } else if (limit == "least") {
       request.limit_bytes = 1;
-      request.limit_bytes = plan::make_plan(costs, request).least_bytes;
+      request.limit_bytes = plan::solve_one_rank(costs, request).least_bytes;
     } else {
       request.limit_bytes = held + std::atoll(limit.c_str());
     }
-    result = plan::make_plan(costs, request);
+    result = plan::solve_one_rank(costs, request);
     const int64_t least = result.least_bytes - held;
     if (!result.is_feasible) {
       return {{"feasible", false}, {"least_activation", least}};
@@ -149,7 +149,7 @@ struct Side {
   at::Tensor inputs, targets;
   int64_t outside = 0;
   int64_t step = 0;
-  plan::PlanResult result;
+  plan::OneRankAnswer result;
   std::unique_ptr<run::Executor> executor;
 };
 

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <vector>
 
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 
 namespace {
 
@@ -41,7 +41,7 @@ plan::CostTable random_chain(int layers) {
 
 void time_solve(int layers, int64_t slots) {
   const plan::CostTable table = random_chain(layers);
-  const int64_t most = plan::make_plan(table, {.recompute = plan::Recompute::None}).peak_bytes;
+  const int64_t most = plan::solve_one_rank(table, {.recompute = plan::Recompute::None}).peak_bytes;
   const int64_t least = plan::solve_rotor(table, 0, {.slots = 1}).least_bytes;
   for (const double share : {0.05, 0.3, 0.6, 0.95}) {
     const int64_t limit = least + static_cast<int64_t>(share * static_cast<double>(most - least));

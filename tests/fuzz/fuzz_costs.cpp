@@ -6,7 +6,7 @@
 #include <string>
 
 #include "penstock/base/error.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 
 namespace {
 
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const Recompute recompute :
        {Recompute::None, Recompute::All, Recompute::Sqrt, Recompute::Rotor}) {
-    const PlanResult result = make_plan(
+    const OneRankAnswer result = solve_one_rank(
         table, {.recompute = recompute, .limit_bytes = 1000, .rotor = {.slots = 50, .threads = 1}});
     require(!result.is_feasible || result.peak_bytes <= 1000);
   }

@@ -9,7 +9,7 @@
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 
@@ -144,10 +144,10 @@ class Pair {
     model::Parameters parameters(chain, row.type, /*seed=*/3, device);
     const plan::CostTable costs = profile::sizes_of(
         chain, parameters, input.inputs.narrow(0, 0, each), input.targets.narrow(0, 0, each));
-    return plan::make_plan(costs,
-                           {.recompute = row.recompute,
-                            .micro_batches = static_cast<int32_t>(micro_batches),
-                            .holdings = test::holdings_alone(parameters)})
+    return plan::solve_one_rank(costs,
+                                {.recompute = row.recompute,
+                                 .micro_batches = static_cast<int32_t>(micro_batches),
+                                 .holdings = test::holdings_alone(parameters)})
         .program;
   }
 };
@@ -386,7 +386,7 @@ TEST_F(GpuGraph, IsNotForStepsWithDropout) {
   const model::Chain chain = model::make_gpt2_for_gpu(shape_with(0.1), device.gpu);
   model::Parameters parameters(chain, at::kBFloat16, /*seed=*/3, device);
   const StepInput input = batch(0, 1);
-  const plan::PlanResult planned = plan::make_plan(
+  const plan::OneRankAnswer planned = plan::solve_one_rank(
       profile::sizes_of(chain, parameters, input.inputs, input.targets),
       {.recompute = plan::Recompute::None, .holdings = test::holdings_alone(parameters)});
   Executor executor(planned.program, chain, parameters);

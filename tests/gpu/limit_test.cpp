@@ -9,7 +9,7 @@
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/planning.h"
@@ -119,17 +119,18 @@ class TestRun {
 // The run without a limit, which all others are compared with.
 struct Unlimited {
   explicit Unlimited(const config::Recipe& recipe) : run(recipe), costs(run.measure()) {
-    kept = plan::make_plan(costs, request(recipe, plan::Recompute::None, 0, run.holdings()));
-    least_bytes = plan::make_plan(costs, request(recipe, plan::Recompute::Rotor, 1, run.holdings()))
-                      .least_bytes;
+    kept = plan::solve_one_rank(costs, request(recipe, plan::Recompute::None, 0, run.holdings()));
+    least_bytes =
+        plan::solve_one_rank(costs, request(recipe, plan::Recompute::Rotor, 1, run.holdings()))
+            .least_bytes;
     losses = run.train(kept.program, peak_bytes);
     weights = run.weights();
   }
 
-  static plan::PlanRequest request(const config::Recipe& recipe,
-                                   plan::Recompute recompute,
-                                   int64_t limit,
-                                   const plan::Holdings& holdings) {
+  static plan::OneRankRequest request(const config::Recipe& recipe,
+                                      plan::Recompute recompute,
+                                      int64_t limit,
+                                      const plan::Holdings& holdings) {
     return {.recompute = recompute,
             .limit_bytes = limit,
             .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches),
@@ -138,7 +139,7 @@ struct Unlimited {
 
   TestRun run;
   plan::CostTable costs;
-  plan::PlanResult kept;
+  plan::OneRankAnswer kept;
   int64_t least_bytes = 0;
   std::vector<double> losses;
   at::Tensor weights;
@@ -167,7 +168,7 @@ TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
       << "the model is too small to tell";
   // Its memory goes, its results stay.
   const plan::CostTable costs = unlimited->costs;
-  const plan::PlanResult kept = unlimited->kept;
+  const plan::OneRankAnswer kept = unlimited->kept;
   const int64_t least = unlimited->least_bytes;
   const std::vector<double> losses = unlimited->losses;
   const at::Tensor weights = unlimited->weights;
@@ -185,7 +186,7 @@ TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
     for (int tries = 0; tries < 5 && found.empty(); ++tries) {
       run.reset();
       run = std::make_unique<TestRun>(recipe);
-      const plan::PlanResult planned = plan::make_plan(
+      const plan::OneRankAnswer planned = plan::solve_one_rank(
           costs,
           Unlimited::request(
               recipe, plan::Recompute::Rotor, limit - tries * limit / 50, run->holdings()));

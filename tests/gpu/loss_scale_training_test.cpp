@@ -12,7 +12,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/loss_scale.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 
@@ -124,13 +124,13 @@ class TestRun {
   const optim::LossScaler& scaler() const { return scaler_; }
 
  private:
-  plan::PlanResult plan() const {
+  plan::OneRankAnswer plan() const {
     const int64_t each = kSamples / kMicroBatches;
     const at::Tensor tokens = test::random_tokens({each, kTokens}, kVocabulary, 7);
-    return plan::make_plan(profile::sizes_of(chain_, parameters_, tokens, tokens),
-                           {.recompute = plan::Recompute::None,
-                            .micro_batches = kMicroBatches,
-                            .holdings = test::holdings_alone(parameters_)});
+    return plan::solve_one_rank(profile::sizes_of(chain_, parameters_, tokens, tokens),
+                                {.recompute = plan::Recompute::None,
+                                 .micro_batches = kMicroBatches,
+                                 .holdings = test::holdings_alone(parameters_)});
   }
 
   device::Device device_;
@@ -139,7 +139,7 @@ class TestRun {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScaler scaler_;
   bool has_scale_;
-  plan::PlanResult planned_;
+  plan::OneRankAnswer planned_;
   Executor executor_;
 };
 

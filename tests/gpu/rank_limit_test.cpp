@@ -13,9 +13,10 @@
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/pipeline_solver.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/stages.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
 
@@ -58,10 +59,11 @@ plan::CostTable measure() {
   return table;
 }
 
-plan::PipelineResult plan_with(const config::Recipe& recipe, const plan::CostTable& costs) {
-  plan::PipelineResult result;
+plan::Outcome plan_with(const config::Recipe& recipe, const plan::CostTable& costs) {
+  plan::Outcome result;
   test::run_gpu_ranks(1, [&](comm::Group&, const device::Device& device) {
-    result = plan_pipeline(recipe, make_chain(recipe.model, device), costs);
+    result = plan::make_plan(
+        plan_request(recipe, make_chain(recipe.model, device)), costs, find_machine(recipe));
   });
   return result;
 }
@@ -72,9 +74,9 @@ struct Trained {
 };
 
 // The ranks' limit is that of the recipe, whatever the plan was made for.
-Trained train(const config::Recipe& recipe, const plan::PipelineResult& planned) {
+Trained train(const config::Recipe& recipe, const plan::Outcome& planned) {
   Trained result;
-  const run::Stages stages{planned.pipeline.schedule.rank_of, planned.pipeline.cuts};
+  const run::Stages stages{planned.schedule().rank_of, planned.cuts()};
   const std::vector<model::Part> parts = run::parts_of(stages, kRanks);
   test::run_gpu_ranks(kRanks, [&](comm::Group& group, const device::Device& device) {
     const size_t number = static_cast<size_t>(group.rank());
@@ -109,7 +111,7 @@ class GpuRankLimits : public test::OnGpu<> {};
 
 TEST_F(GpuRankLimits, ArePlannedAndKeptAndChangeNoBit) {
   const plan::CostTable costs = measure();
-  const plan::PipelineResult free = plan_with(recipe_with(""), costs);
+  const plan::Outcome free = plan_with(recipe_with(""), costs);
   ASSERT_TRUE(free.is_feasible);
   const Trained expected = train(recipe_with(""), free);
   ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
@@ -120,11 +122,11 @@ TEST_F(GpuRankLimits, ArePlannedAndKeptAndChangeNoBit) {
         << "rank " << rank;
   }
   // With a limit the plan also leaves the allocator its pages.
-  const int64_t most = *std::max_element(free.peak_bytes.begin(), free.peak_bytes.end());
+  const int64_t most = free.most_peak_bytes();
   config::Recipe limited;
-  plan::PipelineResult planned;
+  plan::Outcome planned;
   for (int64_t tenths = 7; tenths > 0 && planned.recomputed_forwards == 0; --tenths) {
-    limited = recipe_with(cat(most * tenths / 10 + allocator_pages().bytes));
+    limited = recipe_with(cat(most * tenths / 10 + allocator_page_bytes()));
     planned = plan_with(limited, costs);
     ASSERT_TRUE(planned.is_feasible) << tenths << " tenths";
   }
@@ -139,8 +141,8 @@ TEST_F(GpuRankLimits, ArePlannedAndKeptAndChangeNoBit) {
 
 TEST_F(GpuRankLimits, ThatAStepBreaksAreSaidWithRankAndInstruction) {
   const plan::CostTable costs = measure();
-  const plan::PipelineResult free = plan_with(recipe_with(""), costs);
-  const int64_t most = *std::max_element(free.peak_bytes.begin(), free.peak_bytes.end());
+  const plan::Outcome free = plan_with(recipe_with(""), costs);
+  const int64_t most = free.most_peak_bytes();
   try {
     train(recipe_with(cat(most * 7 / 10)), free);
     ADD_FAILURE() << "a step of " << most << " bytes ran in seven tenths of them";

@@ -23,7 +23,7 @@
 #include "penstock/model/units.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/lower.h"
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/pipeline_solver.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/rank_forward.h"

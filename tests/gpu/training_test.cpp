@@ -6,7 +6,7 @@
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/plain_step.h"
@@ -211,12 +211,12 @@ class Fixture {
     holdings = test::holdings_alone(parameters, device.account().usage().current_bytes);
   }
 
-  plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
-    return plan::make_plan(costs,
-                           {.recompute = recompute,
-                            .limit_bytes = limit,
-                            .micro_batches = static_cast<int32_t>(input.micro_batches),
-                            .holdings = holdings});
+  plan::OneRankAnswer plan(plan::Recompute recompute, int64_t limit = 0) const {
+    return plan::solve_one_rank(costs,
+                                {.recompute = recompute,
+                                 .limit_bytes = limit,
+                                 .micro_batches = static_cast<int32_t>(input.micro_batches),
+                                 .holdings = holdings});
   }
 
   Result run_plain() {
@@ -226,7 +226,7 @@ class Fixture {
   }
 
   // The program begins gradients by itself, whatever was left in them.
-  Result run(const plan::PlanResult& planned) {
+  Result run(const plan::OneRankAnswer& planned) {
     Executor executor(planned.program, chain, parameters);
     test::CountingStepper stepper;
     test::spoil_gradients(parameters);
@@ -269,7 +269,7 @@ TEST_P(GpuPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
   Fixture fixture(gpu(/*is_deterministic=*/true), row.type, row.dropout, row.micro_batches);
   const Result expected = fixture.run_plain();
   EXPECT_TRUE(std::isfinite(expected.loss));
-  const auto expect_same = [&](const plan::PlanResult& planned) {
+  const auto expect_same = [&](const plan::OneRankAnswer& planned) {
     const Result result = fixture.run(planned);
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
@@ -279,13 +279,13 @@ TEST_P(GpuPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
     SCOPED_TRACE(plan::recompute_name(recompute));
     expect_same(fixture.plan(recompute));
   }
-  const plan::PlanResult all = fixture.plan(plan::Recompute::None);
+  const plan::OneRankAnswer all = fixture.plan(plan::Recompute::None);
   const int64_t least = fixture.plan(plan::Recompute::Rotor, /*limit=*/1).least_bytes;
   EXPECT_LT(least, all.peak_bytes);
   for (int share = 0; share <= 4; ++share) {
     const int64_t limit = least + (all.peak_bytes - least) * share / 4;
     SCOPED_TRACE(cat("rotor within ", limit, " bytes"));
-    const plan::PlanResult planned = fixture.plan(plan::Recompute::Rotor, limit);
+    const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::Rotor, limit);
     ASSERT_TRUE(planned.is_feasible);
     expect_same(planned);
   }
@@ -309,11 +309,11 @@ TEST_F(GpuTraining, RunsAProgramMadeOfSizesAlone) {
                                                   fixture.parameters,
                                                   fixture.input.inputs.narrow(0, 0, 2),
                                                   fixture.input.targets.narrow(0, 0, 2));
-  const plan::PlanResult planned =
-      plan::make_plan(sizes,
-                      {.recompute = plan::Recompute::None,
-                       .micro_batches = 2,
-                       .holdings = test::holdings_alone(fixture.parameters)});
+  const plan::OneRankAnswer planned =
+      plan::solve_one_rank(sizes,
+                           {.recompute = plan::Recompute::None,
+                            .micro_batches = 2,
+                            .holdings = test::holdings_alone(fixture.parameters)});
   Executor executor(planned.program, fixture.chain, fixture.parameters);
   NoStepper stepper;
   EXPECT_EQ(executor.run(fixture.input, stepper), expected.loss);
@@ -331,7 +331,7 @@ TEST_F(GpuTraining, RefusesMoreMicroBatchesThanTheDeviceHasRoomForLosses) {
     EXPECT_EQ(as_many.run(as_many.plan(plan::Recompute::None)).loss, expected.loss);
   }
   Fixture more(device, at::kBFloat16, 0, 4);
-  const plan::PlanResult planned = more.plan(plan::Recompute::None);
+  const plan::OneRankAnswer planned = more.plan(plan::Recompute::None);
   const std::string text = test::error_text<ConfigError>(
       [&] { const Executor executor(planned.program, more.chain, more.parameters); });
   for (const char* part : {"4 micro-batches", "the losses of 2", "plan.micro_batches"}) {

@@ -7,7 +7,7 @@
 #include "penstock/model/gpt2_gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/plain_step.h"
@@ -93,11 +93,11 @@ TEST_F(GpuUntied, ARecordedStepHasTheBitsOfThePlainOne) {
     const auto optimizer = optim::make_optimizer(config::TrainOptions{}, parameters);
     const plan::CostTable sizes = profile::sizes_of(
         chain, parameters, input.inputs.narrow(0, 0, 2), input.targets.narrow(0, 0, 2));
-    const plan::PlanResult planned =
-        plan::make_plan(sizes,
-                        {.recompute = plan::Recompute::None,
-                         .micro_batches = 2,
-                         .holdings = test::holdings_alone(parameters)});
+    const plan::OneRankAnswer planned =
+        plan::solve_one_rank(sizes,
+                             {.recompute = plan::Recompute::None,
+                              .micro_batches = 2,
+                              .holdings = test::holdings_alone(parameters)});
     Executor executor(planned.program, chain, parameters);
     if (uses_graph) {
       executor.use_graph();

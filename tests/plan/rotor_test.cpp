@@ -1,7 +1,7 @@
 // The solver against its published values.
 #include <gtest/gtest.h>
 
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 
 #include "plan/small_chains.h"
 

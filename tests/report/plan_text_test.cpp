@@ -9,7 +9,7 @@ namespace {
 
 using enum plan::OperationKind;
 using plan::CostTable;
-using plan::PlanResult;
+using plan::Outcome;
 using plan::Recompute;
 
 constexpr int64_t kKiB = 1024;
@@ -39,23 +39,27 @@ CostTable small_table(int blocks) {
   return table;
 }
 
-PlanResult plan_of(const CostTable& table,
-                   Recompute recompute,
-                   int64_t limit_bytes = 0,
-                   int32_t micro_batches = 1) {
-  return plan::make_plan(
-      table, {.recompute = recompute, .limit_bytes = limit_bytes, .micro_batches = micro_batches});
+Outcome plan_of(const CostTable& table,
+                Recompute recompute,
+                int64_t limit_bytes = 0,
+                int64_t micro_batches = 1) {
+  config::PlanOptions options{.micro_batches = micro_batches,
+                              .recompute = std::string(plan::recompute_name(recompute))};
+  if (limit_bytes > 0) {
+    options.memory = cat(limit_bytes);
+  }
+  return plan::make_plan({.options = options}, table, plan::Machine());
 }
 
-PlanResult with_operations(plan::Operations operations) {
-  PlanResult result;
-  result.plan.operations = std::move(operations);
+Outcome with_operations(const plan::Operations& operations) {
+  Outcome result;
+  result.plan.operations = {{{.forward = operations, .backward = {}}}};
   return result;
 }
 
 TEST(PlanText, LineOfAPlanUnderALimit) {
   const CostTable table = small_table(3);
-  EXPECT_EQ(plan_line(table, plan_of(table, Recompute::Rotor, 1400 * kKiB)),
+  EXPECT_EQ(plan_line(plan_of(table, Recompute::Rotor, 1400 * kKiB)),
             "rotor, 1 forward run again; peak 1.4 MiB of 1.4 MiB; step 109.0 ms, 10.1 % over "
             "keeping everything");
 }
@@ -63,7 +67,7 @@ TEST(PlanText, LineOfAPlanUnderALimit) {
 TEST(PlanText, LineWithoutALimit) {
   const CostTable table = small_table(3);
   EXPECT_EQ(
-      plan_line(table, plan_of(table, Recompute::None)),
+      plan_line(plan_of(table, Recompute::None)),
       "none, 0 forwards run again; peak 1.5 MiB; step 99.0 ms, 0.0 % over keeping everything");
 }
 
@@ -76,13 +80,12 @@ TEST(PlanText, LineWithoutSeconds) {
       way.forward_s = way.backward_s = 0;
     }
   }
-  EXPECT_EQ(plan_line(table, plan_of(table, Recompute::None)),
-            "none, 0 forwards run again; peak 1.2 MiB");
+  EXPECT_EQ(plan_line(plan_of(table, Recompute::None)), "none, 0 forwards run again; peak 1.2 MiB");
 }
 
 TEST(PlanText, LineOfMicroBatches) {
   const CostTable table = small_table(3);
-  EXPECT_EQ(plan_line(table, plan_of(table, Recompute::All, 0, 2)),
+  EXPECT_EQ(plan_line(plan_of(table, Recompute::All, 0, 2)),
             "all, 4 forwards run again per micro-batch; peak 1.2 MiB; step 258.0 ms, 31.6 % over "
             "keeping everything");
 }
@@ -98,7 +101,7 @@ TEST(PlanText, TitleHasTheDescription) {
 
 TEST(PlanText, OverheadIsOverOrUnder) {
   const auto text = [](double step, double unlimited) {
-    return overhead_text({.step_s = step, .unlimited_s = unlimited});
+    return overhead_text(Outcome{.step_s = step, .unlimited_s = unlimited});
   };
   EXPECT_EQ(text(1.5, 1), "50.0 % over keeping everything");
   EXPECT_EQ(text(1, 1), "0.0 % over keeping everything");

@@ -24,7 +24,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline.h"
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/pipeline_solver.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
 #include "penstock/run/stages.h"
@@ -339,7 +339,7 @@ std::vector<model::Part> stage_parts(const plan::Pipeline& pipeline) {
   return parts_of({pipeline.schedule.rank_of, pipeline.cuts}, pipeline.schedule.ranks());
 }
 
-plan::PipelineResult plan_segment(const model::Chain& chain,
+plan::PipelineAnswer plan_segment(const model::Chain& chain,
                                   const plan::CostTable& costs,
                                   const Case& c,
                                   int32_t updates,
@@ -360,14 +360,14 @@ plan::PipelineResult plan_segment(const model::Chain& chain,
   request.weight_bytes = [&](const plan::Pipeline& pipeline) {
     return copy_bytes(chain, stage_parts(pipeline), c.type);
   };
-  return plan::plan_pipeline(costs, request);
+  return plan::solve_pipeline(costs, request);
 }
 
 // One executor for each number of updates, as the trainer has them.
 Trained run_as_pipeline(const Case& c, int64_t limit_bytes = 0) {
   const model::Chain chain = untied_gpt2();
   const plan::CostTable costs = costs_of(chain, c.type);
-  std::map<int32_t, plan::PipelineResult> plans;
+  std::map<int32_t, plan::PipelineAnswer> plans;
   for (const int32_t updates : c.segments) {
     const auto [plan, is_new] =
         plans.try_emplace(updates, plan_segment(chain, costs, c, updates, limit_bytes));
@@ -479,7 +479,7 @@ TEST_P(AsynchronousPipelines, HoldWhatTheirProgramsSay) {
   const Case& c = GetParam();
   const model::Chain chain = untied_gpt2();
   const int32_t updates = c.segments[0];
-  const plan::PipelineResult plan =
+  const plan::PipelineAnswer plan =
       plan_segment(chain, costs_of(chain, c.type), c, updates, /*limit_bytes=*/0);
   const std::vector<model::Part> parts = stage_parts(plan.pipeline);
   comm::run_local(c.ranks, [&](comm::Group& group) {
@@ -531,8 +531,8 @@ TEST(AsynchronousPipeline, RecomputesToTheSameBits) {
     const Case c{Kind::PipeDream, 4, micro_batches, {4, 4, 2}};
     const model::Chain chain = untied_gpt2();
     const plan::CostTable costs = costs_of(chain, c.type);
-    const plan::PipelineResult all = plan_segment(chain, costs, c, 4, /*limit_bytes=*/0);
-    const plan::PipelineResult least = plan_segment(chain, costs, c, 4, /*limit_bytes=*/1);
+    const plan::PipelineAnswer all = plan_segment(chain, costs, c, 4, /*limit_bytes=*/0);
+    const plan::PipelineAnswer least = plan_segment(chain, costs, c, 4, /*limit_bytes=*/1);
     const int64_t most = *std::max_element(all.peak_bytes.begin(), all.peak_bytes.end());
     const int64_t enough = *std::max_element(least.least_bytes.begin(), least.least_bytes.end());
     ASSERT_LT(enough, most);

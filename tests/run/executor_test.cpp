@@ -8,7 +8,7 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/plan/lower.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/verify.h"
 
@@ -74,16 +74,16 @@ class Fixture {
     holdings = test::holdings_alone(parameters, memory::usage().current_bytes);
   }
 
-  plan::PlanResult plan(plan::Recompute recompute, int64_t limit = 0) const {
-    return plan::make_plan(costs,
-                           {.recompute = recompute,
-                            .limit_bytes = limit,
-                            .micro_batches = static_cast<int32_t>(input.micro_batches),
-                            .holdings = holdings});
+  plan::OneRankAnswer plan(plan::Recompute recompute, int64_t limit = 0) const {
+    return plan::solve_one_rank(costs,
+                                {.recompute = recompute,
+                                 .limit_bytes = limit,
+                                 .micro_batches = static_cast<int32_t>(input.micro_batches),
+                                 .holdings = holdings});
   }
 
   // Its loss and gradients; `peak` is what was held at most.
-  Result run(const plan::PlanResult& planned, int64_t* peak = nullptr) {
+  Result run(const plan::OneRankAnswer& planned, int64_t* peak = nullptr) {
     Executor executor(planned.program, chain, parameters);
     CountingStepper stepper;
     const memory::PeakMark mark;
@@ -122,7 +122,7 @@ TEST_P(ExecutorPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
   const StepInput batch = test::token_batch(6, row.micro_batches);
   const Result expected = run_plain(test::small_gpt2(row.dropout), row.type, batch);
   Fixture fixture(test::small_gpt2(row.dropout), row.type, batch);
-  const auto expect_same = [&](const plan::PlanResult& planned) {
+  const auto expect_same = [&](const plan::OneRankAnswer& planned) {
     int64_t peak = 0;
     const Result result = fixture.run(planned, &peak);
     EXPECT_EQ(result.loss, expected.loss);
@@ -135,12 +135,12 @@ TEST_P(ExecutorPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
     SCOPED_TRACE(plan::recompute_name(recompute));
     expect_same(fixture.plan(recompute));
   }
-  const plan::PlanResult all = fixture.plan(plan::Recompute::None);
+  const plan::OneRankAnswer all = fixture.plan(plan::Recompute::None);
   const int64_t least = fixture.plan(plan::Recompute::Rotor, /*limit=*/1).least_bytes;
   for (int share = 0; share <= 10; ++share) {
     const int64_t limit = least + (all.peak_bytes - least) * share / 10;
     SCOPED_TRACE(cat("rotor within ", limit, " bytes"));
-    const plan::PlanResult planned = fixture.plan(plan::Recompute::Rotor, limit);
+    const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::Rotor, limit);
     ASSERT_TRUE(planned.is_feasible);
     memory::set_limit(memory::process_account(), limit);
     expect_same(planned);
@@ -165,9 +165,9 @@ TEST(Executor, RunsModulesThatNeedTheirOutput) {
   at::manual_seed(1);
   Fixture fixture(test::module_chain(5), at::kFloat, batch);
   const int64_t least = fixture.plan(plan::Recompute::Rotor, 1).least_bytes;
-  for (const plan::PlanResult& planned : {fixture.plan(plan::Recompute::None),
-                                          fixture.plan(plan::Recompute::All),
-                                          fixture.plan(plan::Recompute::Rotor, least)}) {
+  for (const plan::OneRankAnswer& planned : {fixture.plan(plan::Recompute::None),
+                                             fixture.plan(plan::Recompute::All),
+                                             fixture.plan(plan::Recompute::Rotor, least)}) {
     int64_t peak = 0;
     const Result result = fixture.run(planned, &peak);
     EXPECT_EQ(result.loss, expected.loss);
@@ -178,7 +178,7 @@ TEST(Executor, RunsModulesThatNeedTheirOutput) {
 
 TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
-  const plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::None);
   const at::Tensor before = fixture.parameters.flat_weights().clone();
   const int64_t limit = memory::usage().current_bytes + 100'000;
   memory::set_limit(memory::process_account(), limit);
@@ -197,21 +197,21 @@ TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
 
 TEST(Executor, TakesNoUnsoundProgram) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
-  plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  plan::OneRankAnswer planned = fixture.plan(plan::Recompute::None);
   planned.program.ranks[0].instructions.pop_back();
   EXPECT_THROW(Executor(planned.program, fixture.chain, fixture.parameters), InternalError);
 }
 
 TEST(Executor, TakesNoProgramOfAnotherChain) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
-  const plan::PlanResult planned = fixture.plan(plan::Recompute::None);
+  const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::None);
   const model::Chain other = test::small_gpt2(0, /*blocks=*/2);
   EXPECT_THROW(Executor(planned.program, other, fixture.parameters), InternalError);
 }
 
 TEST(Executor, RecordsEveryInstructionInOrder) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 2));
-  const plan::PlanResult planned = fixture.plan(plan::Recompute::All);
+  const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::All);
   Executor executor(planned.program, fixture.chain, fixture.parameters);
   NoStepper none;
   executor.run(fixture.input, none);

@@ -11,8 +11,9 @@
 #include "penstock/base/text.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
-#include "penstock/plan/pipeline_planner.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
+#include "penstock/plan/pipeline_solver.h"
+#include "penstock/plan/rank_holdings.h"
 #include "penstock/profile/profile.h"
 #include "penstock/train/rank_holdings.h"
 
@@ -112,16 +113,17 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
                                   {});  // forgets what measuring has counted
     alone = holdings_alone(recipe, parameters, memory::usage().current_bytes);
   }
-  const plan::PipelineResult planned =
-      plan::plan_pipeline(costs,
-                          {.kind = kind,
-                           .ranks = 2,
-                           .micro_batches = kMicroBatches,
-                           .first_layers = first_layers,
-                           .holdings = [&](const plan::Pipeline& pipeline) {
-                             return all_holdings(recipe, chain, pipeline, costs);
-                           }});
-  const plan::PlanResult kept = plan::make_plan(
+  const plan::PipelineAnswer planned = plan::solve_pipeline(
+      costs,
+      {.kind = kind,
+       .ranks = 2,
+       .micro_batches = kMicroBatches,
+       .first_layers = first_layers,
+       .holdings = [&](const plan::Pipeline& pipeline) {
+         return plan::all_holdings(
+             recipe.plan, model_sizes(recipe, chain), pipeline, costs, plan::Machine());
+       }});
+  const plan::OneRankAnswer kept = plan::solve_one_rank(
       costs,
       {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches, .holdings = alone});
   const CheckReport report =

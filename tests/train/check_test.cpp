@@ -7,7 +7,7 @@
 
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 #include "penstock/profile/profile.h"
 #include "penstock/train/rank_holdings.h"
 
@@ -92,10 +92,10 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
     holdings = holdings_alone(recipe, parameters, memory::usage().current_bytes);
   }
   const auto program = [&](plan::Recompute how) {
-    return plan::make_plan(costs,
-                           {.recompute = how,
-                            .micro_batches = static_cast<int32_t>(micro_batches),
-                            .holdings = holdings})
+    return plan::solve_one_rank(costs,
+                                {.recompute = how,
+                                 .micro_batches = static_cast<int32_t>(micro_batches),
+                                 .holdings = holdings})
         .program;
   };
   return check_plan(recipe,

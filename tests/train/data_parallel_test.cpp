@@ -143,11 +143,12 @@ class DataParallel : public testing::TestWithParam<Case> {
 int64_t limit_that_recomputes(config::Recipe recipe) {
   const model::Chain chain = make_chain(recipe.model, device::open_cpu());
   const plan::CostTable costs = plan::read_costs(recipe.plan.costs);
-  const plan::PipelineResult whole = plan_pipeline(recipe, chain, costs);
-  const int64_t peak = *std::max_element(whole.peak_bytes.begin(), whole.peak_bytes.end());
+  const plan::Outcome whole = plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
+  const int64_t peak = whole.most_peak_bytes();
   for (int64_t part = 399; part > 200; --part) {
     recipe.plan.memory = cat(peak * part / 400);
-    const plan::PipelineResult result = plan_pipeline(recipe, chain, costs);
+    const plan::Outcome result =
+        plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
     if (!result.is_feasible) {
       return 1;
     }

@@ -1,6 +1,7 @@
 // Finding an option and giving it a value.
 #include "penstock/config/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -70,6 +71,12 @@ std::vector<std::string> known_keys() {
 
 }  // namespace
 
+std::string Option::flag() const {
+  std::string text = cat("--", name());
+  std::replace(text.begin(), text.end(), '_', '-');
+  return text;
+}
+
 std::string Option::wanted() const {
   const char* article = type == "integer" ? "an " : type == "number" ? "a " : "";
   return cat(article, type, allowed.empty() ? "" : ", ", allowed);
@@ -120,24 +127,27 @@ void set_option(Recipe& recipe, const Option& option, OptionValue value, const s
   option.assign(recipe, *converted);
 }
 
+void apply_text(Recipe& recipe,
+                const Option& option,
+                const std::string& text,
+                const std::string& where) {
+  const bool is_quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
+  const std::string bare = is_quoted ? text.substr(1, text.size() - 2) : text;
+  const std::optional<OptionValue> value = parse_as(option.get(recipe), bare);
+  if (!value) {
+    fail_type(option, format_value(bare), "text", where);
+  }
+  set_option(recipe, option, *value, where);
+}
+
 void apply_setting(Recipe& recipe, const std::string& setting) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos) {
     throw ConfigError(
         cat("--set ", format_key(setting), " has no '='; write it as --set train.steps=50"));
   }
-  const std::string key = setting.substr(0, equals), where = "--set";
-  const Option& option = find_option(key, where);
-  std::string text = setting.substr(equals + 1);
-  const bool is_quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
-  if (is_quoted) {
-    text = text.substr(1, text.size() - 2);
-  }
-  const std::optional<OptionValue> value = parse_as(option.get(recipe), text);
-  if (!value) {
-    fail_type(option, format_value(text), "text", "--set");
-  }
-  set_option(recipe, option, *value, "--set");
+  const Option& option = find_option(setting.substr(0, equals), "--set");
+  apply_text(recipe, option, setting.substr(equals + 1), "--set");
 }
 
 }  // namespace penstock::config

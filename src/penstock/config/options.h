@@ -25,6 +25,7 @@ struct Option {
 
   std::string section() const { return key.substr(0, key.find('.')); }
   std::string name() const { return key.substr(key.find('.') + 1); }
+  std::string flag() const;    // "--micro-batches", of "plan.micro_batches"
   std::string wanted() const;  // "an integer, 1 or more", for messages
 };
 
@@ -39,6 +40,11 @@ const Option& find_option(const std::string& key, const std::string& where);
 // "--set".
 void set_option(Recipe& recipe, const Option& option, OptionValue value, const std::string& where);
 
+// A value as a command line has it, where it may stand in quotes.
+void apply_text(Recipe& recipe,
+                const Option& option,
+                const std::string& text,
+                const std::string& where);
 // "train.steps=50", as given to --set.
 void apply_setting(Recipe& recipe, const std::string& setting);
 

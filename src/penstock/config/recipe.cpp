@@ -213,7 +213,9 @@ void validate_asynchronous(const Recipe& recipe) {
 
 }  // namespace
 
-Recipe parse_recipe(const std::string& toml, const std::string& origin) {
+Recipe parse_recipe(const std::string& toml,
+                    const std::string& origin,
+                    const std::vector<std::string>& other_sections) {
   toml::table table;
   try {
     table = toml::parse(PlainToml(toml, origin).rewrite(), origin);
@@ -225,6 +227,10 @@ Recipe parse_recipe(const std::string& toml, const std::string& origin) {
   Recipe recipe;
   for (const auto& [section, content] : table) {
     const std::string section_name(section.str());
+    if (std::find(other_sections.begin(), other_sections.end(), section_name) !=
+        other_sections.end()) {
+      continue;
+    }
     const std::string where = position(origin, content.source());
     if (content.is_array_of_tables()) {
       throw ConfigError(

@@ -89,6 +89,8 @@ struct PlanOptions {
   bool is_asynchronous() const;  // weights move while micro-batches are in flight
   // The first layers of the stages after the first, as `cuts` has them.
   std::vector<int32_t> first_layers() const;
+
+  bool operator==(const PlanOptions&) const = default;
 };
 
 struct RunOptions {
@@ -122,8 +124,10 @@ struct Recipe {
 };
 
 // Reads TOML. `origin` is the file name for messages. Throws ConfigError: unknown key, wrong type,
-// out of range.
-Recipe parse_recipe(const std::string& toml, const std::string& origin);
+// out of range. Sections that are none of a recipe's are passed over where they are named.
+Recipe parse_recipe(const std::string& toml,
+                    const std::string& origin,
+                    const std::vector<std::string>& other_sections = {});
 
 // The recipe at `path`, then each "key=value" of `settings` over it, then validated. An empty
 // run.out becomes runs/<file name without its ending>.

@@ -6,12 +6,14 @@
 
 #include "penstock/model/chain.h"
 #include "penstock/plan/inventory.h"
+#include "penstock/plan/model_sizes.h"
 
 namespace penstock::model {
 
-// Of a chain whose stages begin with the layers `cuts` (and end with its size). Consecutive layers
-// of a stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A parameter
-// that several layers share is a unit by itself.
+// What plans have to know of the chain's parameters; the loss is the last.
+std::vector<plan::LayerSizes> layer_sizes(const Chain& chain);
+
+// plan::make_units() of them.
 std::vector<plan::UnitSize> make_units(const Chain& chain,
                                        const std::vector<int32_t>& cuts,
                                        int64_t least_bytes);

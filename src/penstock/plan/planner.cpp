@@ -1,145 +1,283 @@
 #include "penstock/plan/planner.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "penstock/base/error.h"
-#include "penstock/plan/lower.h"
+#include "penstock/comm/collectives.h"
+#include "penstock/plan/rank_holdings.h"
+#include "penstock/plan/sharding.h"
+#include "penstock/plan/stage_use.h"
+#include "penstock/program/simulate.h"
 #include "penstock/program/verify.h"
 
 namespace penstock::plan {
 
 namespace {
 
-constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
-
-// Bytes that are not the running micro-batch's: state, and the other micro-batches' inputs and
-// targets. The first has the least room; the others get the same schedule.
-int64_t bytes_outside(const CostTable& table, const PlanRequest& request) {
-  const int64_t given = table.input_bytes() + table.target_bytes;
-  const int64_t held =
-      request.holdings.ranks.empty() ? table.held_bytes() : request.holdings.ranks.front().bytes();
-  return held + (request.micro_batches - 1) * given;
+Ground ground_of(const Request& request, const CostTable& costs, const Machine& machine) {
+  return {costs, request.model, machine, request.holdings};
 }
 
-double step_seconds(const CostTable& table, const Operations& operations, int32_t micro_batches) {
-  return table.clear_s + table.step_s + micro_batches * seconds_of(table, operations);
-}
-
-struct Lowered {
-  program::Program program;
-  program::Peak peak;
-};
-
-// Every program is proved here before anybody sees it.
-Lowered lower_and_verify(const CostTable& table,
-                         const Plan& plan,
-                         int64_t limit_bytes,
-                         const Holdings& holdings) {
-  Lowered lowered;
-  lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes, holdings);
-  const program::Verdict verdict = program::verify(lowered.program);
-  PENSTOCK_CHECK(
-      verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
-  lowered.peak = verdict.peaks.front();
-  return lowered;
-}
-
-std::string binding_text(const Lowered& lowered) {
-  if (lowered.peak.instruction < 0) {
-    return "parameters, optimizer state and inputs alone";
+// The plan's own fields for what no decider has to look for.
+config::PlanOptions settle(config::PlanOptions options, const Machine& machine) {
+  if (options.data == 1) {
+    options.shard = "none";
   }
-  const auto& instructions = lowered.program.ranks.front().instructions;
-  return program::describe(lowered.program,
-                           instructions[static_cast<size_t>(lowered.peak.instruction)]);
+  if (options.pipeline == 1) {
+    options.schedule = schedule::kind_name(schedule::Kind::OneFOneB);
+  }
+  if (options.collectives == "auto" && !machine.collectives) {
+    options.collectives = comm::algorithm_name(collective_algorithm(options, machine)(0));
+  }
+  return options;
 }
 
-Operations simple_operations(const CostTable& table, Recompute recompute) {
-  switch (recompute) {
-    case Recompute::All:
-      return recompute_everything(table);
-    case Recompute::Sqrt:
-      return recompute_segments(table);
-    default:
-      return keep_everything(table);
+SlotMode slot_mode(const config::PlanOptions& options) {
+  if (options.recompute == "rotor-uniform") {
+    return SlotMode::Uniform;
   }
+  const bool recomputes =
+      options.recompute == "rotor" || (options.recompute == "auto" && options.memory_bytes() > 0);
+  return recomputes ? SlotMode::Apart : SlotMode::KeepAll;
+}
+
+const char* mode_name(SlotMode mode) {
+  switch (mode) {
+    case SlotMode::KeepAll:
+      return "none";
+    case SlotMode::Uniform:
+      return "rotor-uniform";
+    case SlotMode::Apart:
+      return "rotor";
+  }
+  throw InternalError("no such mode of slots");
+}
+
+PipelineRequest pipeline_request(const Request& request,
+                                 const CostTable& costs,
+                                 const Machine& machine,
+                                 Spent& spent) {
+  const config::PlanOptions& options = request.options;
+  PipelineRequest made{.ranks = static_cast<int32_t>(options.pipeline),
+                       .micro_batches = static_cast<int32_t>(options.micro_batches),
+                       .chunks = static_cast<int32_t>(options.chunks),
+                       .updates = request.updates,
+                       .first_layers = options.first_layers(),
+                       .mode = slot_mode(options),
+                       .limit_bytes = options.memory_bytes(),
+                       .link = machine.along(mesh_of(options), comm::Axis::Pipeline),
+                       .spent = &spent};
+  if (options.pipeline == 1) {
+    made.kind = schedule::Kind::OneFOneB;
+  } else if (options.schedule != "auto") {
+    made.kind = schedule::parse_kind(options.schedule);
+  }
+  if (request.model.is_known()) {
+    made.holdings = [&](const Pipeline& pipeline) {
+      return stage_holdings(options, request.model, pipeline, costs, machine);
+    };
+    made.weight_bytes = [&](const Pipeline& pipeline) {
+      return copy_bytes_by_stage(request.model, pipeline, machine);
+    };
+  }
+  return made;
+}
+
+std::string binding_at(const program::Program& program, size_t rank, int32_t instruction) {
+  return instruction < 0
+             ? "weights, state and inputs"
+             : describe(program,
+                        program.ranks[rank].instructions[static_cast<size_t>(instruction)]);
+}
+
+// Proves the outcome's program, and takes seconds and bytes from it.
+void measure_program(Outcome& outcome) {
+  const SpentScope scope(&outcome.spent, "verify and simulate");
+  const program::Verdict verdict = program::verify(outcome.program);
+  PENSTOCK_CHECK(verdict.is_sound(), "an unsound program: ", verdict.violation->text);
+  outcome.peak_bytes.clear();
+  outcome.binding.clear();
+  for (size_t rank = 0; rank < outcome.program.ranks.size(); ++rank) {
+    outcome.peak_bytes.push_back(verdict.peaks[rank].bytes);
+    outcome.binding.push_back(binding_at(outcome.program, rank, verdict.peaks[rank].instruction));
+  }
+  const program::Timeline timeline = program::simulate(outcome.program);
+  outcome.step_s = timeline.seconds / outcome.program.updates;
+  outcome.bubble = idle_share(timeline);
+  const SentBytes sent = count_sent(outcome.program);
+  outcome.sent_bytes = sent.all;
+  outcome.gathered_again_bytes = sent.gathered_again;
+}
+
+// What is kept gathered depends on what else the rank has: the cuts come first, as if there were no
+// limit. Returns the rank of each layer and of the loss.
+std::vector<int32_t> fix_cuts(const CostTable& costs, PipelineRequest& request) {
+  PipelineRequest free = request;
+  free.limit_bytes = 0;
+  free.mode = SlotMode::KeepAll;
+  const PipelineAnswer cut = solve_pipeline(costs, free);
+  const std::vector<int32_t>& cuts = cut.pipeline.cuts;
+  request.kind = cut.kind;
+  request.first_layers.assign(cuts.begin() + 1, cuts.end() - 1);
+  std::vector<int32_t> rank_of;
+  for (size_t stage = 0; stage < cut.pipeline.schedule.rank_of.size(); ++stage) {
+    rank_of.resize(static_cast<size_t>(cuts[stage + 1]), cut.pipeline.schedule.rank_of[stage]);
+  }
+  rank_of.push_back(rank_of.back());
+  return rank_of;
+}
+
+// Replicas: a pipeline is planned with what sharding adds to each layer.
+PipelineAnswer solve_replicas(const Request& request,
+                              const CostTable& costs,
+                              const Machine& machine,
+                              PipelineRequest pipeline) {
+  PENSTOCK_CHECK(request.model.is_known(), "replicas of a model whose parameters are not known");
+  const Sharding units = sharding_of(
+      request.options, request.model, {0, static_cast<int32_t>(costs.layers.size())}, machine);
+  std::vector<int32_t> rank_of;
+  if (units.keeps_gathered && pipeline.ranks > 1) {
+    rank_of = fix_cuts(costs, pipeline);
+  }
+  return solve_pipeline(with_sharding(costs, units, rank_of), pipeline);
+}
+
+// Of one update: an asynchronous pipeline does the same in each.
+std::vector<std::vector<StageOperations>> of_one_update(
+    std::vector<std::vector<StageOperations>> operations, int64_t micro_batches) {
+  for (std::vector<StageOperations>& stage : operations) {
+    stage.resize(static_cast<size_t>(micro_batches));
+  }
+  return operations;
+}
+
+Outcome plan_ranks(const Request& request, const CostTable& costs, const Machine& machine) {
+  Outcome outcome;
+  const PipelineRequest pipeline = pipeline_request(request, costs, machine, outcome.spent);
+  PipelineAnswer answer = request.options.data == 1
+                              ? solve_pipeline(costs, pipeline)
+                              : solve_replicas(request, costs, machine, pipeline);
+  outcome.is_feasible = answer.is_feasible;
+  outcome.plan.options = settle(request.options, machine);
+  outcome.plan.options.schedule = schedule::kind_name(answer.kind);
+  outcome.plan.options.cuts = cuts_text(answer.pipeline.cuts);
+  outcome.plan.options.recompute = mode_name(slot_mode(request.options));
+  outcome.plan.operations =
+      of_one_update(std::move(answer.pipeline.operations), request.options.micro_batches);
+  outcome.recomputed_forwards = answer.recomputed_forwards;
+  outcome.runners_up = std::move(answer.runners_up);
+  if (request.options.data == 1) {  // the solver has lowered and proved it
+    outcome.program = std::move(answer.program);
+    outcome.step_s = answer.step_s;
+    outcome.bubble = answer.bubble;
+    outcome.peak_bytes = std::move(answer.peak_bytes);
+    outcome.least_bytes = std::move(answer.least_bytes);
+    outcome.binding = std::move(answer.binding);
+    return outcome;
+  }
+  outcome.program = lower_plan(outcome.plan,
+                               ground_of(request, costs, machine),
+                               /*updates=*/1,
+                               outcome.is_feasible ? outcome.limit_bytes() : 0,
+                               &outcome.spent);
+  measure_program(outcome);
+  for (size_t rank = 0; rank < outcome.peak_bytes.size(); ++rank) {
+    const auto stage = static_cast<size_t>(outcome.program.stage_of(static_cast<int32_t>(rank)));
+    outcome.least_bytes.push_back(
+        outcome.is_feasible ? outcome.peak_bytes[rank]
+                            : std::max(outcome.peak_bytes[rank], answer.least_bytes[stage]));
+  }
+  return outcome;
+}
+
+// Before the loss and from it on.
+StageOperations split_at_loss(const Operations& operations) {
+  const auto loss =
+      std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
+        return operation.kind == OperationKind::Loss;
+      });
+  return {{operations.begin(), loss}, {loss, operations.end()}};
+}
+
+Outcome plan_one(const Request& request, const CostTable& costs, const Machine& machine) {
+  Outcome outcome;
+  const config::PlanOptions& options = request.options;
+  OneRankRequest one{.recompute = parse_recompute(options.recompute, options.memory_bytes() > 0),
+                     .limit_bytes = options.memory_bytes(),
+                     .micro_batches = static_cast<int32_t>(options.micro_batches),
+                     .rotor = request.rotor};
+  if (request.holdings) {
+    one.holdings = *request.holdings;
+  } else if (request.model.is_known()) {
+    one.holdings = whole_holdings(request.model, machine);
+  }
+  const SpentScope scope(&outcome.spent, "one rank");
+  OneRankAnswer answer = solve_one_rank(costs, one);
+  outcome.is_feasible = answer.is_feasible;
+  outcome.plan.options = settle(options, machine);
+  outcome.plan.options.recompute = recompute_name(one.recompute);
+  outcome.plan.operations = {
+      {static_cast<size_t>(options.micro_batches), split_at_loss(answer.plan.operations)}};
+  outcome.program = std::move(answer.program);
+  outcome.step_s = answer.step_s;
+  outcome.peak_bytes = {answer.peak_bytes};
+  outcome.least_bytes = {answer.least_bytes};
+  outcome.binding = {std::move(answer.binding)};
+  outcome.recomputed_forwards = recomputed_forwards(costs, answer.plan.operations);
+  outcome.unlimited_s = answer.unlimited_s;
+  outcome.unlimited_bytes = answer.unlimited_bytes;
+  outcome.slots = answer.slots;
+  return outcome;
+}
+
+// Of all micro-batches of an update; where one rank does the same in each, of one.
+int64_t count_recomputed(const Plan& plan, const std::vector<int32_t>& cuts) {
+  int64_t count = 0;
+  for (size_t stage = 0; stage < plan.operations.size(); ++stage) {
+    for (const StageOperations& one : plan.operations[stage]) {
+      count += recomputed_forwards(cuts, static_cast<int32_t>(stage), one);
+      if (plan.mesh().ranks() == 1) {
+        break;
+      }
+    }
+  }
+  return count;
 }
 
 }  // namespace
 
-std::string_view recompute_name(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::None:
-      return "none";
-    case Recompute::All:
-      return "all";
-    case Recompute::Sqrt:
-      return "sqrt";
-    case Recompute::Rotor:
-      return "rotor";
-  }
-  throw InternalError("no such recomputation");
+int64_t Outcome::most_peak_bytes() const {
+  return *std::max_element(peak_bytes.begin(), peak_bytes.end());
 }
 
-Recompute parse_recompute(std::string_view name, bool has_limit) {
-  for (const Recompute recompute :
-       {Recompute::None, Recompute::All, Recompute::Sqrt, Recompute::Rotor}) {
-    if (recompute_name(recompute) == name) {
-      return recompute;
-    }
-  }
-  if (name == "auto") {
-    return has_limit ? Recompute::Rotor : Recompute::None;
-  }
-  throw ConfigError(cat(
-      "recompute = \"", name, "\"; it takes \"auto\", \"none\", \"all\", \"sqrt\" or \"rotor\""));
+int64_t Outcome::most_least_bytes() const {
+  return *std::max_element(least_bytes.begin(), least_bytes.end());
 }
 
-PlanResult make_plan(const CostTable& table, const PlanRequest& request) {
-  if (static_cast<int64_t>(table.layers.size()) * request.micro_batches > kMostPieces) {
-    throw ConfigError(cat(table.layers.size(),
-                          " layers in ",
-                          request.micro_batches,
-                          " micro-batches are more than the ",
-                          kMostPieces,
-                          " pieces that a step may have; use fewer micro-batches"));
-  }
-  PlanResult result;
-  Plan& plan = result.plan;
-  plan = {request.recompute, request.limit_bytes, request.micro_batches, {}};
-  const Plan unlimited{Recompute::None, 0, request.micro_batches, keep_everything(table)};
-  result.unlimited_s = step_seconds(table, unlimited.operations, request.micro_batches);
-  result.unlimited_bytes = lower_and_verify(table, unlimited, 0, request.holdings).peak.bytes;
+Outcome make_plan(const Request& request, const CostTable& costs, const Machine& machine) {
+  return request.options.ranks() == 1 ? plan_one(request, costs, machine)
+                                      : plan_ranks(request, costs, machine);
+}
 
-  // The plan that needs least of its kind says what the least limit is, and what binds there.
-  Plan least = plan;
-  const int64_t outside = bytes_outside(table, request);
-  if (request.recompute == Recompute::Rotor) {
-    const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
-    const RotorAnswer answer = solve_rotor(table, limit - outside, request.rotor);
-    plan.operations = answer.operations;
-    result.slots = answer.slots;
-    least.operations = answer.is_feasible
-                           ? solve_rotor(table, answer.least_bytes, {.slots = 1}).operations
-                           : answer.operations;
-  } else {
-    plan.operations = least.operations = simple_operations(table, request.recompute);
+Outcome take_plan(const Plan& plan,
+                  const Request& request,
+                  const CostTable& costs,
+                  const Machine& machine) {
+  Outcome outcome{.is_feasible = true, .plan = plan};
+  // Without a limit first: verify would refuse what a plan edited by hand no longer keeps, and the
+  // caller says it better.
+  outcome.program = lower_plan(
+      plan, ground_of(request, costs, machine), request.updates, /*limit_bytes=*/0, &outcome.spent);
+  measure_program(outcome);
+  outcome.least_bytes = outcome.peak_bytes;
+  for (program::RankProgram& rank : outcome.program.ranks) {
+    rank.limit_bytes = outcome.limit_bytes();
   }
-  const Lowered at_least = lower_and_verify(table, least, 0, request.holdings);
-  result.least_bytes = at_least.peak.bytes;
-  result.binding = binding_text(at_least);
-  result.is_feasible = request.limit_bytes == 0 || request.limit_bytes >= result.least_bytes;
-  if (!result.is_feasible) {
-    // More than the schedule may bind: what the best one within that limit takes is the answer.
-    plan.operations =
-        request.recompute == Recompute::Rotor
-            ? solve_rotor(table, result.least_bytes - outside, request.rotor).operations
-            : least.operations;
-  }
-
-  Lowered lowered =
-      lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0, request.holdings);
-  result.program = std::move(lowered.program);
-  result.peak_bytes = lowered.peak.bytes;
-  result.step_s = step_seconds(table, plan.operations, request.micro_batches);
-  return result;
+  outcome.is_feasible =
+      outcome.limit_bytes() == 0 || outcome.most_peak_bytes() <= outcome.limit_bytes();
+  outcome.recomputed_forwards = request.updates * count_recomputed(plan, outcome.cuts());
+  return outcome;
 }
 
 }  // namespace penstock::plan

@@ -38,24 +38,22 @@ CostTable half_micro_batch(CostTable table) {
   return table;
 }
 
-Remedy consider(std::string change, const CostTable& costs, const PlanRequest& request) {
-  const PlanResult result = make_plan(costs, request);
-  return {std::move(change), result.least_bytes, result.is_feasible, result.step_s};
+Remedy consider(std::string change, const CostTable& costs, const config::PlanOptions& options) {
+  const Outcome result = make_plan({.options = options}, costs, Machine());
+  return {std::move(change), result.most_least_bytes(), result.is_feasible, result.step_s};
 }
 
 }  // namespace
 
-std::vector<Remedy> find_remedies(const CostTable& costs, const Plan& plan) {
-  const PlanRequest request{.recompute = plan.recompute,
-                            .limit_bytes = plan.limit_bytes,
-                            .micro_batches = plan.micro_batches};
+std::vector<Remedy> find_remedies(const CostTable& costs, const Outcome& outcome) {
+  const config::PlanOptions& options = outcome.plan.options;
   std::vector<Remedy> remedies;
-  if (request.recompute != Recompute::Rotor) {
-    PlanRequest changed = request;
-    changed.recompute = Recompute::Rotor;
+  if (options.recompute != recompute_name(Recompute::Rotor)) {
+    config::PlanOptions changed = options;
+    changed.recompute = recompute_name(Recompute::Rotor);
     remedies.push_back(consider("recompute = \"rotor\"", costs, changed));
   }
-  PlanRequest changed = request;
+  config::PlanOptions changed = options;
   changed.micro_batches *= 2;
   remedies.push_back(consider(cat("half the micro-batch, micro_batches = ", changed.micro_batches),
                               half_micro_batch(costs),

@@ -18,6 +18,6 @@ struct Remedy {
 
 // By the cost table alone: half the micro-batch (half the activations and seconds, twice as many),
 // and rotor instead of another recomputation.
-std::vector<Remedy> find_remedies(const CostTable& costs, const Plan& plan);
+std::vector<Remedy> find_remedies(const CostTable& costs, const Outcome& outcome);
 
 }  // namespace penstock::plan

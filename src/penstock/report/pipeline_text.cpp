@@ -18,33 +18,33 @@ std::string percent(double share) {
   return text;
 }
 
-std::string cuts_text(const plan::Pipeline& pipeline) {
-  std::vector<std::string> cuts;
-  for (size_t i = 1; i + 1 < pipeline.cuts.size(); ++i) {
-    cuts.push_back(cat(pipeline.cuts[i]));
+std::string cut_text(const plan::Outcome& outcome) {
+  std::vector<std::string> firsts;
+  for (const int32_t layer : outcome.plan.options.first_layers()) {
+    firsts.push_back(cat(layer));
   }
-  return cuts.empty() ? "not cut" : cat("cut at ", join(cuts, ", "));
+  return firsts.empty() ? "not cut" : cat("cut at ", join(firsts, ", "));
 }
 
 // "0-5, 12-17"
-std::string layers_of(const plan::PipelineResult& result, size_t rank) {
-  const plan::Pipeline& pipeline = result.pipeline;
-  const int32_t place = result.program.stage_of(static_cast<int32_t>(rank));
+std::string layers_of(const plan::Outcome& outcome, size_t rank) {
+  const std::vector<int32_t> rank_of = outcome.schedule().rank_of;
+  const std::vector<int32_t> cuts = outcome.cuts();
+  const int32_t place = outcome.program.stage_of(static_cast<int32_t>(rank));
   std::vector<std::string> ranges;
-  for (size_t stage = 0; stage < pipeline.schedule.rank_of.size(); ++stage) {
-    if (pipeline.schedule.rank_of[stage] == place) {
-      const int32_t last = pipeline.cuts[stage + 1] - 1;
-      ranges.push_back(pipeline.cuts[stage] == last ? cat(last)
-                                                    : cat(pipeline.cuts[stage], "-", last));
+  for (size_t stage = 0; stage < rank_of.size(); ++stage) {
+    if (rank_of[stage] == place) {
+      const int32_t last = cuts[stage + 1] - 1;
+      ranges.push_back(cuts[stage] == last ? cat(last) : cat(cuts[stage], "-", last));
     }
   }
   return join(ranges, ", ");
 }
 
-size_t tightest_rank(const plan::PipelineResult& result) {
+size_t tightest_rank(const plan::Outcome& outcome) {
   return static_cast<size_t>(
-      std::max_element(result.least_bytes.begin(), result.least_bytes.end()) -
-      result.least_bytes.begin());
+      std::max_element(outcome.least_bytes.begin(), outcome.least_bytes.end()) -
+      outcome.least_bytes.begin());
 }
 
 std::string list_text(const std::vector<int32_t>& numbers) {
@@ -56,11 +56,11 @@ std::string list_text(const std::vector<int32_t>& numbers) {
 }
 
 // What an asynchronous schedule does to the numbers.
-std::string delay_text(const plan::PipelineResult& result) {
-  if (!schedule::is_asynchronous(result.kind)) {
+std::string delay_text(const plan::Outcome& outcome) {
+  if (!outcome.plan.options.is_asynchronous()) {
     return "";
   }
-  const schedule::Schedule& schedule = result.pipeline.schedule;
+  const schedule::Schedule schedule = outcome.schedule();
   return cat("; asynchronous: gradients are late by up to ",
              list_text(schedule::most_delayed(schedule)),
              " updates (by rank), ",
@@ -80,67 +80,64 @@ std::string replicas_text(const program::Program& program) {
   return cat(program.replicas(), " replicas, ", what, "; ");
 }
 
-std::string sent_text(const plan::PipelineResult& result) {
-  if (result.sent_bytes == 0) {
+std::string sent_text(const plan::Outcome& outcome) {
+  if (outcome.sent_bytes == 0) {
     return "";
   }
-  const bool is_accumulated = result.program.micro_batches > 1 && result.gathered_again_bytes > 0;
+  const bool is_accumulated = outcome.program.micro_batches > 1 && outcome.gathered_again_bytes > 0;
   return cat("; ",
-             format_bytes(result.sent_bytes),
+             format_bytes(outcome.sent_bytes),
              " sent to replicas",
              is_accumulated ? cat(", ",
-                                  format_bytes(result.gathered_again_bytes),
+                                  format_bytes(outcome.gathered_again_bytes),
                                   " of it to gather weights again for ",
-                                  result.program.micro_batches,
+                                  outcome.program.micro_batches,
                                   " micro-batches (plan.keep_gathered spares that)")
                             : "");
 }
 
 }  // namespace
 
-std::string pipeline_line(const plan::PipelineResult& result, int64_t limit_bytes) {
-  const int64_t peak = *std::max_element(result.peak_bytes.begin(), result.peak_bytes.end());
-  const bool is_pipeline = result.pipeline.schedule.ranks() > 1;
-  return cat(replicas_text(result.program),
-             is_pipeline ? cat(schedule::kind_name(result.kind),
-                               " on ",
-                               result.pipeline.schedule.ranks(),
-                               " ranks, ")
-                         : "",
-             result.pipeline.schedule.micro_batches / result.pipeline.schedule.updates,
+std::string pipeline_line(const plan::Outcome& outcome) {
+  const config::PlanOptions& options = outcome.plan.options;
+  const bool is_pipeline = options.pipeline > 1;
+  const int64_t limit_bytes = outcome.limit_bytes();
+  return cat(replicas_text(outcome.program),
+             is_pipeline ? cat(options.schedule, " on ", options.pipeline, " ranks, ") : "",
+             outcome.micro_batches(),
              " micro-batches",
-             is_pipeline ? cat(", ", cuts_text(result.pipeline)) : "",
-             delay_text(result),
+             is_pipeline ? cat(", ", cut_text(outcome)) : "",
+             delay_text(outcome),
              "; ",
-             result.recomputed_forwards,
+             outcome.recomputed_forwards,
              " forwards run again; peak ",
-             format_bytes(peak),
+             format_bytes(outcome.most_peak_bytes()),
              limit_bytes > 0 ? cat(" of ", format_bytes(limit_bytes)) : "",
              "; step ",
-             format_seconds(result.step_s),
+             format_seconds(outcome.step_s),
              ", ",
-             percent(result.bubble),
+             percent(outcome.bubble),
              " of it bubble",
-             sent_text(result));
+             sent_text(outcome));
 }
 
-std::string does_not_fit(const plan::PipelineResult& result, int64_t limit_bytes) {
-  const size_t rank = tightest_rank(result);
+std::string pipeline_does_not_fit(const plan::Outcome& outcome) {
+  const size_t rank = tightest_rank(outcome);
   return cat("does not fit: rank ",
              rank,
              " needs at least ",
-             format_count(result.least_bytes[rank]),
+             format_count(outcome.least_bytes[rank]),
              " bytes (",
-             result.binding[rank],
+             outcome.binding[rank],
              "), and plan.memory allows ",
-             format_count(limit_bytes),
+             format_count(outcome.limit_bytes()),
              "; try more plan.micro_batches, more ranks in plan.pipeline, another plan.schedule, ",
-             result.program.updates > 1 ? "a smaller plan.flush_every, " : "",
+             outcome.program.updates > 1 ? "a smaller plan.flush_every, " : "",
              "or plan.recompute = \"auto\"");
 }
 
-std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineResult& result) {
-  const program::Timeline timeline = program::simulate(result.program);
+std::string pipeline_table(const plan::Outcome& outcome) {
+  const program::Timeline timeline = program::simulate(outcome.program);
   Table ranks({{"rank", Align::Right},
                {"layers"},
                {"weights and state", Align::Right},
@@ -148,46 +145,46 @@ std::string pipeline_table(const plan::CostTable& costs, const plan::PipelineRes
                {"computes", Align::Right},
                {"of the step", Align::Right},
                {"holds most at"}});
-  for (size_t rank = 0; rank < result.program.ranks.size(); ++rank) {
+  for (size_t rank = 0; rank < outcome.program.ranks.size(); ++rank) {
     const double seconds = timeline.ranks[rank].compute_seconds();
     ranks.add_row({cat(rank),
-                   layers_of(result, rank),
-                   format_bytes(result.program.ranks[rank].persistent_bytes()),
-                   format_bytes(result.peak_bytes[rank]),
-                   format_seconds(seconds / result.program.updates),
+                   layers_of(outcome, rank),
+                   format_bytes(outcome.program.ranks[rank].persistent_bytes()),
+                   format_bytes(outcome.peak_bytes[rank]),
+                   format_seconds(seconds / outcome.program.updates),
                    percent(timeline.seconds > 0 ? seconds / timeline.seconds : 0),
-                   result.binding[rank]});
+                   outcome.binding[rank]});
   }
   std::string text = ranks.text();
-  if (!result.runners_up.empty()) {
+  if (!outcome.runners_up.empty()) {
     Table others({{"other schedules"}, {"step", Align::Right}, {"peak", Align::Right}});
-    for (const plan::PipelineResult::RunnerUp& other : result.runners_up) {
+    for (const plan::PipelineAnswer::RunnerUp& other : outcome.runners_up) {
       others.add_row({std::string(schedule::kind_name(other.kind)),
                       other.is_feasible ? format_seconds(other.step_s) : "does not fit",
                       format_bytes(other.peak_bytes)});
     }
     text += "\n" + others.text();
   }
-  return cat(costs.description.empty() ? "" : cat(costs.description, "\n\n"), text);
+  return text;
 }
 
-std::string pipeline_certificate(const plan::PipelineResult& result, int64_t limit_bytes) {
+std::string pipeline_certificate(const plan::Outcome& outcome) {
   Table ranks({{"rank", Align::Right},
                {"layers"},
                {"weights and state", Align::Right},
                {"least limit", Align::Right},
                {"fits"},
                {"holds most at"}});
-  for (size_t rank = 0; rank < result.least_bytes.size(); ++rank) {
+  for (size_t rank = 0; rank < outcome.least_bytes.size(); ++rank) {
     ranks.add_row({cat(rank),
-                   layers_of(result, rank),
-                   format_bytes(result.program.ranks[rank].persistent_bytes()),
-                   cat(format_count(result.least_bytes[rank]), " bytes"),
-                   result.least_bytes[rank] <= limit_bytes ? "yes" : "no",
-                   result.binding[rank]});
+                   layers_of(outcome, rank),
+                   format_bytes(outcome.program.ranks[rank].persistent_bytes()),
+                   cat(format_count(outcome.least_bytes[rank]), " bytes"),
+                   outcome.least_bytes[rank] <= outcome.limit_bytes() ? "yes" : "no",
+                   outcome.binding[rank]});
   }
   return cat("It does not fit: ",
-             format_count(limit_bytes),
+             format_count(outcome.limit_bytes()),
              " bytes are allowed to each rank.\n\n",
              ranks.text());
 }

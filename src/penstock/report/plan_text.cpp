@@ -5,6 +5,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/report/pipeline_text.h"
 #include "penstock/report/table.h"
 
 namespace penstock::report {
@@ -15,7 +16,7 @@ using plan::OperationKind;
 
 // What the plan does with one layer, per micro-batch.
 struct LayerPlan {
-  std::string kept;  // the way of keeping, and from when
+  std::string kept;  // the save mode, and from when
   int64_t forwards = 0;
   int64_t kept_bytes = 0;
   double forward_s = 0;
@@ -60,22 +61,26 @@ std::vector<LayerPlan> plans_of(const plan::CostTable& costs, const plan::Operat
   return plans;
 }
 
-std::string recomputation_text(const plan::CostTable& costs, const plan::PlanResult& result) {
-  const int64_t again = plan::recomputed_forwards(costs, result.plan.operations);
-  return cat(plan::recompute_name(result.plan.recompute),
+bool has_several_ranks(const plan::Outcome& outcome) {
+  return outcome.program.ranks.size() > 1;
+}
+
+std::string recomputation_text(const plan::Outcome& outcome) {
+  const int64_t again = outcome.recomputed_forwards;
+  return cat(outcome.plan.options.recompute,
              ", ",
              again,
              again == 1 ? " forward run again" : " forwards run again",
-             result.plan.micro_batches > 1 ? " per micro-batch" : "");
+             outcome.micro_batches() > 1 ? " per micro-batch" : "");
 }
 
 }  // namespace
 
-std::string overhead_text(const plan::PlanResult& result) {
-  if (!(result.unlimited_s > 0)) {
+std::string overhead_text(const plan::Outcome& outcome) {
+  if (!(outcome.unlimited_s > 0)) {
     return "-";
   }
-  const double over = 100 * (result.step_s / result.unlimited_s - 1);
+  const double over = 100 * (outcome.step_s / outcome.unlimited_s - 1);
   const bool is_under = over < -0.05;  // what rounds to zero is neither
   char text[64];
   std::snprintf(text,
@@ -86,41 +91,50 @@ std::string overhead_text(const plan::PlanResult& result) {
   return text;
 }
 
-std::string plan_line(const plan::CostTable& costs, const plan::PlanResult& result) {
-  const int64_t limit = result.plan.limit_bytes;
-  return cat(recomputation_text(costs, result),
+std::string plan_line(const plan::Outcome& outcome) {
+  if (has_several_ranks(outcome)) {
+    return pipeline_line(outcome);
+  }
+  const int64_t limit = outcome.limit_bytes();
+  return cat(recomputation_text(outcome),
              "; peak ",
-             format_bytes(result.peak_bytes),
+             format_bytes(outcome.most_peak_bytes()),
              limit > 0 ? cat(" of ", format_bytes(limit)) : "",
-             result.step_s > 0
-                 ? cat("; step ", format_seconds(result.step_s), ", ", overhead_text(result))
+             outcome.step_s > 0
+                 ? cat("; step ", format_seconds(outcome.step_s), ", ", overhead_text(outcome))
                  : "");
 }
 
-std::string plan_title(const plan::CostTable& costs, const plan::PlanResult& result) {
-  const int64_t limit = result.plan.limit_bytes;
+std::string plan_title(const plan::CostTable& costs, const plan::Outcome& outcome) {
+  if (has_several_ranks(outcome)) {
+    return pipeline_line(outcome);
+  }
+  const int64_t limit = outcome.limit_bytes();
   return cat(costs.description,
              costs.description.empty() ? "" : "; ",
-             plan::recompute_name(result.plan.recompute),
+             outcome.plan.options.recompute,
              limit > 0 ? cat(" within ", format_bytes(limit)) : "");
 }
 
-std::string does_not_fit(const plan::PlanResult& result) {
+std::string does_not_fit(const plan::Outcome& outcome) {
+  if (has_several_ranks(outcome)) {
+    return pipeline_does_not_fit(outcome);
+  }
   return cat("does not fit: plan.memory = ",
-             format_count(result.plan.limit_bytes),
+             format_count(outcome.limit_bytes()),
              " bytes, but recompute = \"",
-             plan::recompute_name(result.plan.recompute),
+             outcome.plan.options.recompute,
              "\" needs at least ",
-             format_count(result.least_bytes),
+             format_count(outcome.most_least_bytes()),
              " (",
-             format_bytes(result.least_bytes),
+             format_bytes(outcome.most_least_bytes()),
              "), where ",
-             result.binding,
+             outcome.binding.front(),
              " binds; penstock plan shows what the cheapest changes would do");
 }
 
-std::string plan_table(const plan::CostTable& costs, const plan::PlanResult& result) {
-  const std::vector<LayerPlan> plans = plans_of(costs, result.plan.operations);
+std::string plan_table(const plan::CostTable& costs, const plan::Outcome& outcome) {
+  const std::vector<LayerPlan> plans = plans_of(costs, outcome.plan.one_rank_operations());
   Table table({{"layer"},
                {"keeps"},
                {"forwards", Align::Right},
@@ -140,29 +154,91 @@ std::string plan_table(const plan::CostTable& costs, const plan::PlanResult& res
   return table.text();
 }
 
-std::string plan_totals(const plan::CostTable& costs, const plan::PlanResult& result) {
+std::string plan_totals(const plan::CostTable& costs, const plan::Outcome& outcome) {
   Table table({{""}, {""}});
-  const int64_t limit = result.plan.limit_bytes;
-  table.add_row({"recomputation", recomputation_text(costs, result)});
+  const int64_t limit = outcome.limit_bytes();
+  table.add_row({"recomputation", recomputation_text(outcome)});
   for (const program::Held& resident : costs.held) {
     table.add_row({cat("  ", resident.name), format_bytes(resident.bytes)});
   }
   table.add_row({"peak",
-                 cat(format_bytes(result.peak_bytes),
+                 cat(format_bytes(outcome.most_peak_bytes()),
                      limit > 0 ? cat(" of ", format_bytes(limit), " allowed") : ", no limit")});
   table.add_row({"least limit",
-                 cat(format_bytes(result.least_bytes),
+                 cat(format_bytes(outcome.most_least_bytes()),
                      " (",
-                     format_count(result.least_bytes),
+                     format_count(outcome.most_least_bytes()),
                      " bytes); ",
-                     result.binding,
+                     outcome.binding.front(),
                      " binds there")});
   table.add_row(
       {"keeping everything",
-       cat(format_seconds(result.unlimited_s), " with ", format_bytes(result.unlimited_bytes))});
+       cat(format_seconds(outcome.unlimited_s), " with ", format_bytes(outcome.unlimited_bytes))});
   table.add_row(
-      {"step", cat(format_seconds(result.step_s), " predicted, ", overhead_text(result))});
+      {"step", cat(format_seconds(outcome.step_s), " predicted, ", overhead_text(outcome))});
   return table.text();
+}
+
+namespace {
+
+std::string facts_table(const plan::CostTable& costs, const plan::Outcome& outcome) {
+  const int64_t least = outcome.most_least_bytes();
+  Table facts({{""}, {""}});
+  facts.add_row(
+      {"least limit that fits", cat(format_count(least), " bytes (", format_bytes(least), ")")});
+  facts.add_row({"what binds there", outcome.binding.front()});
+  facts.add_row({"weights and state", format_bytes(costs.held_bytes())});
+  facts.add_row({"step at that limit",
+                 cat(format_seconds(outcome.step_s),
+                     ", ",
+                     overhead_text(outcome),
+                     " (",
+                     format_bytes(outcome.unlimited_bytes),
+                     ")")});
+  return facts.text();
+}
+
+std::string changes_table(const plan::Outcome& outcome, const std::vector<plan::Remedy>& remedies) {
+  const int64_t least = outcome.most_least_bytes();
+  Table changes({{"change"}, {"least limit", Align::Right}, {"fits"}, {"step", Align::Right}});
+  changes.add_row({cat("plan.memory = \"", least, "\""),
+                   format_bytes(least),
+                   "yes",
+                   format_seconds(outcome.step_s)});
+  for (const plan::Remedy& remedy : remedies) {
+    changes.add_row({remedy.change,
+                     format_bytes(remedy.least_bytes),
+                     remedy.fits ? "yes" : "no",
+                     format_seconds(remedy.step_s)});
+  }
+  return changes.text();
+}
+
+}  // namespace
+
+std::string plan_page(const plan::CostTable& costs, const plan::Outcome& outcome) {
+  const std::string head = costs.description.empty() ? "" : cat(costs.description, "\n\n");
+  if (has_several_ranks(outcome)) {
+    return cat(head, pipeline_table(outcome), "\n", pipeline_line(outcome), "\n");
+  }
+  return cat(head, plan_table(costs, outcome), "\n", plan_totals(costs, outcome));
+}
+
+std::string certificate_page(const plan::CostTable& costs,
+                             const plan::Outcome& outcome,
+                             const std::vector<plan::Remedy>& remedies) {
+  if (has_several_ranks(outcome)) {
+    return pipeline_certificate(outcome);
+  }
+  return cat("It does not fit: ",
+             format_count(outcome.limit_bytes()),
+             " bytes are allowed, ",
+             format_count(outcome.most_least_bytes() - outcome.limit_bytes()),
+             " more would do.\n\n",
+             facts_table(costs, outcome),
+             remedies.empty()
+                 ? ""
+                 : cat("\nWhat a change would do:\n\n", changes_table(outcome, remedies)));
 }
 
 }  // namespace penstock::report

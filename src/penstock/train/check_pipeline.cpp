@@ -10,8 +10,8 @@
 #include "penstock/base/text.h"
 #include "penstock/device/device.h"
 #include "penstock/memory/cpu_allocator.h"
+#include "penstock/plan/plan.h"
 #include "penstock/train/check_side.h"
-#include "penstock/train/mesh.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/ranks.h"
 
@@ -122,7 +122,7 @@ class PipelineCheck {
       : recipe_(recipe),
         chain_(chain),
         planned_(planned),
-        mesh_(mesh_of(recipe.plan)),
+        mesh_(plan::mesh_of(recipe.plan)),
         parts_(run::parts_of(stages, mesh_.pipeline)),
         kept_(kept),
         options_(options),

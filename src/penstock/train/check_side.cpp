@@ -5,7 +5,7 @@
 #include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
-#include "penstock/train/mesh.h"
+#include "penstock/plan/plan.h"
 
 namespace penstock::train {
 
@@ -42,7 +42,8 @@ std::string value_text(const program::Program& program, const program::Value& va
 namespace {
 
 size_t own_stage(const config::Recipe& recipe, const comm::Group& group) {
-  return static_cast<size_t>(mesh_of(recipe.plan).coordinate(group.rank(), comm::Axis::Pipeline));
+  return static_cast<size_t>(
+      plan::mesh_of(recipe.plan).coordinate(group.rank(), comm::Axis::Pipeline));
 }
 
 }  // namespace

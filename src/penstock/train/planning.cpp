@@ -11,12 +11,13 @@
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/plan/lower.h"
+#include "penstock/plan/lower_plan.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
@@ -81,10 +82,9 @@ void forget_steps(optim::Optimizer& optimizer) {
 
 void require_table_of(const plan::CostTable& table,
                       const plan::CostTable& model,
-                      const std::string& file) {
+                      const std::string& origin) {
   if (table.layers.size() != model.layers.size()) {
-    throw ConfigError(cat("plan.costs = ",
-                          file,
+    throw ConfigError(cat(origin,
                           " has ",
                           table.layers.size(),
                           " layers, the model has ",
@@ -100,8 +100,7 @@ void require_table_of(const plan::CostTable& table,
     const bool has_ways = std::equal(
         ours.ways.begin(), ours.ways.end(), theirs.ways.begin(), theirs.ways.end(), same_name);
     if (!has_ways || ours.output_bytes != theirs.output_bytes) {
-      throw ConfigError(cat("plan.costs = ",
-                            file,
+      throw ConfigError(cat(origin,
                             ": layer ",
                             i,
                             " (",
@@ -112,7 +111,7 @@ void require_table_of(const plan::CostTable& table,
                             ours.name,
                             " (",
                             format_count(ours.output_bytes),
-                            " bytes out) or has other ways of keeping; measure again with penstock "
+                            " bytes out) or has other save modes; measure again with penstock "
                             "profile"));
     }
   }
@@ -173,10 +172,10 @@ std::string first_understatement(const plan::CostTable& table,
 
 // The plan stays; only its program is written again with the bytes of `measured`.
 void prove_with(const plan::CostTable& measured,
-                const config::Recipe& recipe,
+                const std::string& origin,
                 const plan::CostTable& table,
-                const plan::Holdings& holdings,
-                plan::PlanResult& result) {
+                const std::optional<plan::Holdings>& holdings,
+                plan::Outcome& result) {
   // Seconds from the table, bytes as measured.
   plan::CostTable honest = table;
   for (size_t i = 0; i < honest.layers.size(); ++i) {
@@ -194,30 +193,29 @@ void prove_with(const plan::CostTable& measured,
   }
   honest.loss.extra_bytes = measured.loss.extra_bytes;
   honest.step_extra_bytes = measured.step_extra_bytes;
-  program::Program program = plan::lower(honest,
-                                         result.plan.operations,
-                                         result.plan.micro_batches,
-                                         /*limit_bytes=*/0,
-                                         holdings);
-  const int64_t limit = result.plan.limit_bytes;
+  program::Program program =
+      plan::lower_plan(result.plan,
+                       {.costs = honest, .model = {}, .machine = {}, .holdings = holdings},
+                       /*updates=*/1,
+                       /*limit_bytes=*/0);
+  const int64_t limit = result.limit_bytes();
   const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
   if (limit > 0 && peak > limit) {
     throw Error(ExitCode::Negative,
-                cat("plan.costs = ",
-                    recipe.plan.costs,
+                cat(origin,
                     " promises a peak of ",
-                    format_count(result.peak_bytes),
+                    format_count(result.most_peak_bytes()),
                     " bytes, but with the bytes measured here the same plan needs ",
                     format_count(peak),
                     ", over the limit of ",
                     format_count(limit),
                     ": ",
-                    first_understatement(table, measured, result.plan.operations),
+                    first_understatement(table, measured, result.plan.one_rank_operations()),
                     "; measure again with penstock profile"));
   }
   program.ranks.front().limit_bytes = limit;
   result.program = std::move(program);
-  result.peak_bytes = peak;
+  result.peak_bytes = {peak};
 }
 
 // [inputs and targets, samples, tokens]
@@ -243,11 +241,6 @@ struct Built {
 };
 
 }  // namespace
-
-program::Held allocator_pages() {
-  constexpr int64_t kBytes = int64_t{96} << 20;
-  return {"allocator pages", kBytes};
-}
 
 plan::CostTable measure_costs(const config::Recipe& recipe,
                               const model::Chain& chain,
@@ -301,12 +294,10 @@ plan::CostTable find_costs(const config::Recipe& recipe,
   return table;
 }
 
-plan::PlanRequest plan_request(const config::Recipe& recipe, plan::Holdings holdings) {
-  const int64_t limit = recipe.plan.memory_bytes();
-  return {.recompute = plan::parse_recompute(recipe.plan.recompute, limit > 0),
-          .limit_bytes = limit,
-          .micro_batches = static_cast<int32_t>(recipe.plan.micro_batches),
-          .holdings = std::move(holdings)};
+plan::Request plan_request(const config::Recipe& recipe,
+                           std::optional<plan::Holdings> holdings,
+                           const plan::RotorOptions& rotor = {}) {
+  return {.options = recipe.plan, .rotor = rotor, .holdings = std::move(holdings)};
 }
 
 }  // namespace
@@ -344,30 +335,31 @@ Planned make_plan(const config::Recipe& recipe,
                   optim::Optimizer& optimizer,
                   const plan::RotorOptions& rotor) {
   Planned planned{find_costs(recipe, chain, parameters, optimizer), {}};
+  const std::string origin = cat("plan.costs = ", recipe.plan.costs);
   std::optional<plan::CostTable> measured;
   if (!recipe.plan.costs.empty()) {
     measured = measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-    require_table_of(planned.costs, *measured, recipe.plan.costs);
+    require_table_of(planned.costs, *measured, origin);
     planned.costs.target_bytes = measured->target_bytes;
   }
-  plan::PlanRequest request = plan_request(recipe, find_holdings(recipe, parameters));
-  request.rotor = rotor;
+  plan::Request request = plan_request(recipe, find_holdings(recipe, parameters), rotor);
+  const plan::Machine machine = find_machine(recipe);
   const auto solve = [&] {
-    planned.result = plan::make_plan(planned.costs, request);
+    planned.result = plan::make_plan(request, planned.costs, machine);
     if (measured && planned.result.is_feasible) {
-      prove_with(*measured, recipe, planned.costs, request.holdings, planned.result);
+      prove_with(*measured, origin, planned.costs, request.holdings, planned.result);
     }
     return planned.result.is_feasible;
   };
   // A GPU's memory can be free and yet in pieces. Where the allocator cannot place a plan, one that
   // uses a little less is tried.
-  const int64_t limit = request.limit_bytes;
+  const int64_t limit = recipe.plan.memory_bytes();
   constexpr int kTries = 5;
   bool fits = solve();
   for (int tries = 1; fits && !can_be_placed(planned.result.program, chain, parameters, recipe);
        ++tries) {
-    const int64_t peak = planned.result.peak_bytes;
-    request.limit_bytes -= limit / 50;
+    const int64_t peak = planned.result.most_peak_bytes();
+    request.options.memory = cat(limit - tries * (limit / 50));
     fits = tries < kTries && solve();
     if (!fits) {
       throw Error(ExitCode::Negative,
@@ -381,10 +373,11 @@ Planned make_plan(const config::Recipe& recipe,
     log_info("the allocator cannot place a step of ",
              format_bytes(peak),
              "; planning one of ",
-             format_bytes(planned.result.peak_bytes));
+             format_bytes(planned.result.most_peak_bytes()));
   }
   if (fits) {
-    planned.result.plan.limit_bytes = planned.result.program.ranks.front().limit_bytes = limit;
+    planned.result.plan.options.memory = recipe.plan.memory;
+    planned.result.program.ranks.front().limit_bytes = limit;
   }
   return planned;
 }
@@ -400,12 +393,12 @@ Planned plan_from_sizes(const config::Recipe& recipe,
   Planned planned{profile::sizes_of(chain, parameters, tokens[0], tokens[1]), {}};
   planned.costs.held = sums_of(holdings);
   planned.costs.description = describe(recipe);
-  plan::PlanRequest request = plan_request(recipe, holdings);
-  PENSTOCK_CHECK(request.limit_bytes == 0, "a limit needs measured costs");
-  if (request.recompute == plan::Recompute::Rotor) {
-    request.recompute = plan::Recompute::None;  // its answer where there is no limit
+  PENSTOCK_CHECK(recipe.plan.memory_bytes() == 0, "a limit needs measured costs");
+  plan::Request request = plan_request(recipe, holdings);
+  if (request.options.recompute == "rotor") {
+    request.options.recompute = "none";  // its answer where there is no limit
   }
-  planned.result = plan::make_plan(planned.costs, request);
+  planned.result = plan::make_plan(request, planned.costs, find_machine(recipe));
   return planned;
 }
 
@@ -428,7 +421,31 @@ Planned plan_run(const config::Recipe& recipe,
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
   }
-  log_info("plan: ", report::plan_line(planned.costs, planned.result));
+  log_info("plan: ", report::plan_line(planned.result));
+  return planned;
+}
+
+Planned take_plan(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  model::Parameters& parameters,
+                  optim::Optimizer& optimizer,
+                  const plan::PlanFile& given) {
+  Planned planned{given.costs, {}};
+  const plan::CostTable measured =
+      measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
+  require_table_of(planned.costs, measured, "the plan's costs.table");
+  planned.costs.target_bytes = measured.target_bytes;
+  const plan::Request request = plan_request(recipe, find_holdings(recipe, parameters));
+  planned.result = plan::take_plan(given.plan, request, planned.costs, given.machine);
+  planned.result.unlimited_s =
+      planned.costs.clear_s + planned.costs.step_s +
+      static_cast<double>(recipe.plan.micro_batches) *
+          plan::seconds_of(planned.costs, plan::keep_everything(planned.costs));
+  if (!planned.result.is_feasible) {
+    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
+  }
+  prove_with(measured, "the plan's costs.table", planned.costs, request.holdings, planned.result);
+  log_info("plan: ", report::plan_line(planned.result));
   return planned;
 }
 
@@ -456,9 +473,11 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
     Built built(changed);
     const plan::CostTable costs =
         measure_costs(changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
-    const plan::PlanResult result =
-        plan::make_plan(costs, plan_request(changed, find_holdings(changed, built.parameters)));
-    remedies.push_back({change, result.least_bytes, result.is_feasible, result.step_s});
+    const plan::Outcome result =
+        plan::make_plan(plan_request(changed, find_holdings(changed, built.parameters)),
+                        costs,
+                        find_machine(changed));
+    remedies.push_back({change, result.most_least_bytes(), result.is_feasible, result.step_s});
   };
   const int64_t doubled = 2 * recipe.plan.micro_batches;
   if (recipe.train.batch % doubled == 0) {
@@ -471,7 +490,7 @@ std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
     changed.train.precision = "bfloat16";
     consider("train.precision = \"bfloat16\"", changed);
   }
-  if (plan_request(recipe, {}).recompute != plan::Recompute::Rotor) {
+  if (plan::parse_recompute(recipe.plan.recompute, /*has_limit=*/true) != plan::Recompute::Rotor) {
     config::Recipe changed = recipe;
     changed.plan.recompute = "rotor";
     consider("plan.recompute = \"rotor\"", changed);

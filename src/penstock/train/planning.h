@@ -9,6 +9,7 @@
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/plan_file.h"
 #include "penstock/plan/planner.h"
 #include "penstock/plan/remedy.h"
 
@@ -20,10 +21,6 @@ struct CostOptions {
   bool measures_halves = false;  // also backward in two halves, for pipelines
   bool shows_progress = true;
 };
-
-// LibTorch's allocator for GPUs takes memory from the device in pages and may leave parts of them
-// unused; a limit holds for all that it takes. What a plan under a limit leaves for that.
-program::Held allocator_pages();
 
 // Measured on random tokens. Only for an optimizer that has done no step yet; it and the weights
 // are afterwards as before, gradients are not.
@@ -38,7 +35,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
 // the limit then.
 struct Planned {
   plan::CostTable costs;
-  plan::PlanResult result;
+  plan::Outcome result;
 };
 Planned make_plan(const config::Recipe& recipe,
                   const model::Chain& chain,
@@ -54,6 +51,14 @@ Planned plan_run(const config::Recipe& recipe,
                  model::Parameters& parameters,
                  optim::Optimizer& optimizer,
                  bool predicts);
+
+// A plan that was made before, for the only rank: proved with the bytes that the layers really need.
+// Throws Error (exit code 1) when it breaks its limit then.
+Planned take_plan(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  model::Parameters& parameters,
+                  optim::Optimizer& optimizer,
+                  const plan::PlanFile& given);
 
 // The same for commands that have no model yet.
 Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor = {});

@@ -1,5 +1,4 @@
-// What the ranks of a run hold from step to step, and how their replicas divide it: computed from
-// shapes, by the inventory that parameters and optimizers allocate from.
+// What plans have to know of a recipe's model, and what a rank's parameters are made with.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +7,16 @@
 #include "penstock/comm/group.h"
 #include "penstock/config/recipe.h"
 #include "penstock/model/chain.h"
+#include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
 #include "penstock/plan/holdings.h"
-#include "penstock/plan/pipeline.h"
-#include "penstock/plan/shard.h"
+#include "penstock/plan/machine.h"
+#include "penstock/plan/model_sizes.h"
 #include "penstock/run/replicas.h"
 
 namespace penstock::train {
 
-// What a GPU's work holds at every rank beside the model, as a table has it.
-inline constexpr const char* kWorkspacesName = "workspaces";
+plan::ModelSizes model_sizes(const config::Recipe& recipe, const model::Chain& chain);
 
 // Where the stages begin: `cuts`.
 model::Replication replication_of(const config::Recipe& recipe,
@@ -25,34 +24,18 @@ model::Replication replication_of(const config::Recipe& recipe,
                                   const std::vector<int32_t>& cuts,
                                   int32_t replica);
 
-// Of every rank.
-plan::Holdings all_holdings(const config::Recipe& recipe,
-                            const model::Chain& chain,
-                            const plan::Pipeline& pipeline,
-                            const plan::CostTable& costs);
-// Of each stage of ranks: of the replica that holds most.
-plan::Holdings stage_holdings(const config::Recipe& recipe,
-                              const model::Chain& chain,
-                              const plan::Pipeline& pipeline,
-                              const plan::CostTable& costs);
 // Of the only rank. `held_bytes`: what the device holds already; what the inventory does not know of
 // that is a value of its own.
 plan::Holdings holdings_alone(const config::Recipe& recipe,
                               const model::Parameters& parameters,
                               int64_t held_bytes);
 
-// Of one rank that has the whole model, whatever the recipe's ranks are.
-plan::Holdings whole_holdings(const config::Recipe& recipe, const model::Chain& chain);
-
-// How replicas divide the units.
-plan::Sharding sharding_of(const config::Recipe& recipe,
-                           const model::Chain& chain,
-                           const std::vector<int32_t>& cuts,
-                           const plan::LinkCost& line);
 // By unit: of a gradient that several stages have, all of it.
 std::vector<int64_t> shared_bytes(const std::vector<plan::UnitSize>& units);
 
-// As the recipe says, for ranks that are threads or processes.
-run::ReplicaOptions replica_options(const config::Recipe& recipe, const comm::Group& group);
+// As the recipe says, for ranks on this machine.
+run::ReplicaOptions replica_options(const config::Recipe& recipe,
+                                    const model::Chain& chain,
+                                    const plan::Machine& machine);
 
 }  // namespace penstock::train

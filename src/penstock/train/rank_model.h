@@ -11,7 +11,9 @@
 #include "penstock/config/recipe.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/machine.h"
+#include "penstock/plan/plan_file.h"
+#include "penstock/plan/planner.h"
 #include "penstock/run/rank_forward.h"
 #include "penstock/run/replicas.h"
 #include "penstock/train/planning.h"
@@ -41,18 +43,24 @@ struct RankModel {
   // Nothing: there are none. Goes before the parameters that its thread works on.
   std::unique_ptr<run::Replicas> replicas;
   std::unique_ptr<optim::Optimizer> optimizer;
-  Planned planned;  // the program of all ranks; bytes are those of the rank that holds most
+  plan::Machine machine;                 // that was planned for
+  Planned planned;                       // the program of all ranks
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted
   std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };
 
-// All ranks call it: rank 0 measures and plans, the others get its answer. Throws Error (exit code
-// 1) when the step does not fit.
+struct PlanSource {
+  bool predicts = false;                  // measures costs even where no limit makes that necessary
+  const plan::PlanFile* given = nullptr;  // made before; nothing: it is made now
+};
+
+// All ranks call it: rank 0 measures and plans, or takes the plan that is given, and the others get
+// its answer. Throws Error (exit code 1) when the step does not fit.
 RankModel build_rank_model(const config::Recipe& recipe,
                            const model::Chain& chain,
                            const device::Device& device,
                            comm::Group& group,
-                           bool predicts);
+                           const PlanSource& source);
 
 // The program of `updates` steps of the model's asynchronous pipeline, cut as it is. All ranks call
 // it.
@@ -73,13 +81,7 @@ plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
                                     const model::Chain& chain,
                                     const device::Device& device);
 
-// What [plan] asks for; who holds what is left to the caller.
-plan::PipelineRequest pipeline_request(const config::PlanOptions& options);
-
-// `line`: what a message between ranks takes.
-plan::PipelineResult plan_pipeline(const config::Recipe& recipe,
-                                   const model::Chain& chain,
-                                   const plan::CostTable& costs,
-                                   const plan::LinkCost& line = {});
+// What the planner is asked for.
+plan::Request plan_request(const config::Recipe& recipe, const model::Chain& chain);
 
 }  // namespace penstock::train

@@ -68,7 +68,7 @@ void run_chosen_ranks(const config::Recipe& recipe,
                       int64_t asked,
                       const std::function<void(comm::Group&, const config::Recipe&)>& work) {
   const int64_t ranks = num_ranks(recipe, asked);
-  if (!leaves_layout_open(recipe.plan, ranks)) {
+  if (!plan::leaves_layout_open(recipe.plan, ranks)) {
     config::require_replicas(recipe.plan);
     config::Recipe settled = recipe;
     settled.plan.shard = recipe.plan.shard == "auto" ? "none" : recipe.plan.shard;

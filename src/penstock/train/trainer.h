@@ -23,6 +23,7 @@ struct Updated;
 namespace penstock::train {
 
 struct Planned;
+struct PlanSource;
 struct TrainerParts;
 
 struct Summary {
@@ -56,9 +57,13 @@ class Trainer {
  public:
   // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder
   // that holds an earlier run moves that run aside, into a folder within.
-  // With `predicts` the costs are measured even where no limit makes that necessary. Throws Error
-  // (exit code 1) when the step does not fit in the recipe's limit.
+  // The plan is made now, or given; with `predicts` costs are measured even where no limit makes that
+  // necessary. Throws Error (exit code 1) when the step does not fit in the recipe's limit.
   // Every rank of the group builds one, and calls the same functions of it.
+  Trainer(const config::Recipe& recipe,
+          const std::filesystem::path& resume,
+          comm::Group& group,
+          const PlanSource& source);
   Trainer(const config::Recipe& recipe,
           const std::filesystem::path& resume,
           comm::Group& group,

@@ -9,8 +9,8 @@
 #include "penstock/comm/group.h"
 #include "penstock/comm/sub_group.h"
 #include "penstock/data/loader.h"
+#include "penstock/plan/plan.h"
 #include "penstock/plan/shard.h"
-#include "penstock/train/mesh.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
@@ -34,9 +34,11 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
 
 }  // namespace
 
-TrainerParts::TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool predicts)
+TrainerParts::TrainerParts(const config::Recipe& asked,
+                           comm::Group& ranks,
+                           const PlanSource& source)
     : recipe(asked),
-      mesh(mesh_of(recipe.plan)),
+      mesh(plan::mesh_of(recipe.plan)),
       group(ranks),
       device(open_device(recipe, group)),
       account(device.is_gpu() ? device.account() : memory::current_account()),
@@ -44,7 +46,7 @@ TrainerParts::TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool
       seed(static_cast<uint64_t>(recipe.train.seed)),
       split(open_in_turn(recipe, group)),
       chain(make_chain(recipe.model, device)),
-      model(build_rank_model(recipe, chain, device, group, predicts)),
+      model(build_rank_model(recipe, chain, device, group, source)),
       parameters(*model.parameters),
       optimizer(*model.optimizer),
       executor(model.planned.result.program, chain, parameters, group, model.replicas.get()) {
@@ -103,14 +105,14 @@ const program::Program& TrainerParts::steady_program() const {
 
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
-                                                 bool predicts) {
+                                                 const PlanSource& source) {
   try {
     std::unique_ptr<checkpoint::RunLock> lock;
     if (group.rank() == 0) {
       lock = std::make_unique<checkpoint::RunLock>(recipe.run.out);
     }
     auto parts = memory::refuse_over_limit(
-        [&] { return std::make_unique<TrainerParts>(recipe, group, predicts); });
+        [&] { return std::make_unique<TrainerParts>(recipe, group, source); });
     parts->lock = std::move(lock);
     return parts;
   } catch (const memory::LimitError& error) {

@@ -39,7 +39,7 @@ class Reporter;
 struct TrainerParts {
   // The limit comes first and covers everything, measuring included; the plan comes before any
   // weights are loaded, for measuring needs an optimizer that has done nothing yet.
-  TrainerParts(const config::Recipe& asked, comm::Group& ranks, bool predicts);
+  TrainerParts(const config::Recipe& asked, comm::Group& ranks, const PlanSource& source);
   ~TrainerParts();
 
   // Whether the next step is to add up the gradients of the replicas, where there are any; else the
@@ -86,6 +86,6 @@ struct TrainerParts {
 // does. Throws Error (exit code 1) when the parts or the step do not fit in the recipe's limit.
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
-                                                 bool predicts);
+                                                 const PlanSource& source);
 
 }  // namespace penstock::train

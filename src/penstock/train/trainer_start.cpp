@@ -32,15 +32,6 @@ void keep_cuts(const config::PlanOptions& stored, config::PlanOptions& ours) {
   }
 }
 
-// As plan.cuts has them.
-std::string cuts_text(const std::vector<int32_t>& cuts) {
-  std::vector<std::string> firsts;
-  for (size_t i = 1; i + 1 < cuts.size(); ++i) {
-    firsts.push_back(cat(cuts[i]));
-  }
-  return join(firsts, ",");
-}
-
 void require_same_data(const std::string& before, const std::string& now) {
   if (before != now) {
     log_warning("the data has changed since the checkpoint (",
@@ -91,7 +82,7 @@ void arrange_folder(const std::string& out, const fs::path& from, int64_t step) 
 Trainer::Trainer(const config::Recipe& recipe,
                  const fs::path& resume,
                  comm::Group& group,
-                 bool predicts) {
+                 const PlanSource& source) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
@@ -99,10 +90,10 @@ Trainer::Trainer(const config::Recipe& recipe,
   if (ours.plan.is_asynchronous() && !from.empty()) {
     keep_cuts(checkpoint::verified_recipe(from, group).plan, ours.plan);
   }
-  parts_ = make_trainer_parts(ours, group, predicts);
+  parts_ = make_trainer_parts(ours, group, source);
   TrainerParts& parts = *parts_;
   if (ours.plan.is_asynchronous()) {  // part of the numbers, and so of the checkpoint
-    parts.recipe.plan.cuts = cuts_text(parts.model.stages.cuts);
+    parts.recipe.plan.cuts = plan::cuts_text(parts.model.stages.cuts);
   }
   load_or_start(from, parts);
   // Nobody moves a checkpoint while another rank reads it.
@@ -120,5 +111,11 @@ Trainer::Trainer(const config::Recipe& recipe,
   summary_.parameters = parts.chain.parameter_count();
   summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
 }
+
+Trainer::Trainer(const config::Recipe& recipe,
+                 const fs::path& resume,
+                 comm::Group& group,
+                 bool predicts)
+    : Trainer(recipe, resume, group, PlanSource{.predicts = predicts}) {}
 
 }  // namespace penstock::train

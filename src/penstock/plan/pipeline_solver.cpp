@@ -1,4 +1,4 @@
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/pipeline_solver.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ constexpr schedule::Kind kAllKinds[] = {schedule::Kind::OneFOneB,
                                         schedule::Kind::ZeroBubbleH2,
                                         schedule::Kind::ZeroBubbleV};
 
-class PipelinePlanner {
+class PipelineSolver {
  public:
   struct CutChoice {
     // Where a rank has several stages: whether their seconds are evened out, or those of ranks.
@@ -27,10 +27,10 @@ class PipelinePlanner {
     double share = 1;  // of the limit that the cuts are chosen for: their estimate may be too low
   };
 
-  PipelinePlanner(const CostTable& table,
-                  const PipelineRequest& request,
-                  schedule::Kind kind,
-                  const CutChoice& choice)
+  PipelineSolver(const CostTable& table,
+                 const PipelineRequest& request,
+                 schedule::Kind kind,
+                 const CutChoice& choice)
       : table_(table), request_(request) {
     result_.kind = kind;
     Pipeline& pipeline = result_.pipeline;
@@ -47,7 +47,7 @@ class PipelinePlanner {
                                                  : weight_bytes_by_rank(table, pipeline);
   }
 
-  PipelineResult run() {
+  PipelineAnswer run() {
     // What the slots are chosen by is close to what the program holds, and not above it everywhere:
     // where the program goes over, less is asked for.
     int64_t margin = 0;
@@ -70,6 +70,7 @@ class PipelinePlanner {
   std::vector<int32_t> find_cuts(const CutChoice& choice) const {
     const schedule::Schedule& schedule = result_.pipeline.schedule;
     const int32_t layers = static_cast<int32_t>(table_.layers.size());
+    const SpentScope scope(request_.spent, "cuts");
     if (!request_.first_layers.empty()) {
       return check_cuts(request_.first_layers, layers, schedule.stages());
     }
@@ -93,6 +94,7 @@ class PipelinePlanner {
   }
 
   SlotsAnswer choose(int64_t margin) const {
+    const SpentScope scope(request_.spent, "slots");
     // In a pipeline that is not drained every micro-batch is like every other.
     const Pipeline& pipeline = result_.pipeline;
     const bool is_drained = pipeline.schedule.updates == 1;
@@ -120,6 +122,7 @@ class PipelinePlanner {
   }
 
   void lower(const SlotsAnswer& answer) {
+    const SpentScope scope(request_.spent, "lower");
     result_.pipeline.operations = answer.operations;
     result_.recomputed_forwards = answer.recomputed_forwards;
     result_.program = lower_pipeline(table_, result_.pipeline, holdings_, /*limit_bytes=*/0);
@@ -143,6 +146,7 @@ class PipelinePlanner {
   }
 
   void finish() {
+    const SpentScope scope(request_.spent, "verify and simulate");
     for (program::RankProgram& rank : result_.program.ranks) {
       rank.limit_bytes = result_.is_feasible ? request_.limit_bytes : 0;
     }
@@ -163,29 +167,29 @@ class PipelinePlanner {
   const CostTable& table_;
   const PipelineRequest& request_;
   Holdings holdings_;
-  PipelineResult result_;
+  PipelineAnswer result_;
 };
 
 int64_t most(const std::vector<int64_t>& bytes) {
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
-bool is_better(const PipelineResult& a, const PipelineResult& b) {
+bool is_better(const PipelineAnswer& a, const PipelineAnswer& b) {
   if (a.is_feasible != b.is_feasible) {
     return a.is_feasible;
   }
   return a.is_feasible ? a.step_s < b.step_s : most(a.least_bytes) < most(b.least_bytes);
 }
 
-PipelineResult plan_kind(const CostTable& table,
+PipelineAnswer plan_kind(const CostTable& table,
                          const PipelineRequest& request,
                          schedule::Kind kind) {
-  PipelineResult result = PipelinePlanner(table, request, kind, {}).run();
+  PipelineAnswer result = PipelineSolver(table, request, kind, {}).run();
   if (!request.first_layers.empty()) {
     return result;
   }
-  const auto offer = [&](const PipelinePlanner::CutChoice& choice) {
-    PipelineResult other = PipelinePlanner(table, request, kind, choice).run();
+  const auto offer = [&](const PipelineSolver::CutChoice& choice) {
+    PipelineAnswer other = PipelineSolver(table, request, kind, choice).run();
     if (is_better(other, result)) {
       result = std::move(other);
     }
@@ -203,12 +207,12 @@ PipelineResult plan_kind(const CostTable& table,
 
 // Other limits lead to other cuts, so the least limit of one plan is not the least of all: it is
 // looked for between one that does not do and one that does, to a hundredth.
-void lower_least(const CostTable& table, PipelineRequest request, PipelineResult& result) {
+void lower_least(const CostTable& table, PipelineRequest request, PipelineAnswer& result) {
   int64_t too_low = request.limit_bytes;
   int64_t enough = most(result.least_bytes);
   while (enough - too_low > enough / 100) {
     request.limit_bytes = too_low + (enough - too_low) / 2;
-    PipelineResult tried = plan_kind(table, request, result.kind);
+    PipelineAnswer tried = plan_kind(table, request, result.kind);
     if (tried.is_feasible) {
       enough = most(tried.peak_bytes);
       tried.is_feasible = false;
@@ -245,21 +249,22 @@ double idle_share(const program::Timeline& timeline) {
   return all > 0 ? 1 - busy / all : 0;
 }
 
-PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request) {
-  std::vector<PipelineResult> results;
+PipelineAnswer solve_pipeline(const CostTable& table, const PipelineRequest& request) {
+  const SpentScope scope(request.spent, "schedule");
+  std::vector<PipelineAnswer> results;
   for (const schedule::Kind kind :
        request.kind ? std::vector{*request.kind} : candidates(table, request)) {
     results.push_back(plan_kind(table, request, kind));
   }
   const bool fits_none = std::none_of(
       results.begin(), results.end(), [](const auto& result) { return result.is_feasible; });
-  for (PipelineResult& result : results) {
+  for (PipelineAnswer& result : results) {
     if (fits_none) {
       lower_least(table, request, result);
     }
   }
   std::stable_sort(results.begin(), results.end(), is_better);
-  PipelineResult best = std::move(results.front());
+  PipelineAnswer best = std::move(results.front());
   for (size_t i = 1; i < results.size(); ++i) {
     best.runners_up.push_back(
         {results[i].kind, results[i].is_feasible, results[i].step_s, most(results[i].peak_bytes)});

@@ -1,5 +1,5 @@
 // Plans and the answers where there is none.
-#include "penstock/plan/planner.h"
+#include "penstock/plan/one_rank.h"
 
 #include <algorithm>
 #include <optional>
@@ -28,20 +28,20 @@ using test::ExhaustiveSearch;
 
 constexpr Recompute kKinds[] = {Recompute::None, Recompute::All, Recompute::Sqrt, Recompute::Rotor};
 
-PlanResult plan_of(const CostTable& table,
-                   Recompute recompute,
-                   int64_t limit_bytes,
-                   int32_t micro_batches = 1) {
-  return make_plan(table,
-                   {.recompute = recompute,
-                    .limit_bytes = limit_bytes,
-                    .micro_batches = micro_batches,
-                    .rotor = {.threads = 1}});
+OneRankAnswer plan_of(const CostTable& table,
+                      Recompute recompute,
+                      int64_t limit_bytes,
+                      int32_t micro_batches = 1) {
+  return solve_one_rank(table,
+                        {.recompute = recompute,
+                         .limit_bytes = limit_bytes,
+                         .micro_batches = micro_batches,
+                         .rotor = {.threads = 1}});
 }
 
 // What holds for every result, whether feasible or not.
 void expect_consistent(const CostTable& table,
-                       const PlanResult& result,
+                       const OneRankAnswer& result,
                        Recompute recompute,
                        int64_t limit_bytes,
                        int32_t micro_batches) {
@@ -60,7 +60,7 @@ void expect_consistent(const CostTable& table,
   } else {
     EXPECT_EQ(result.peak_bytes, result.least_bytes);
   }
-  const PlanResult kept = plan_of(table, Recompute::None, 0, micro_batches);
+  const OneRankAnswer kept = plan_of(table, Recompute::None, 0, micro_batches);
   EXPECT_EQ(result.unlimited_s, kept.step_s);
   EXPECT_EQ(result.unlimited_bytes, kept.peak_bytes);
 }
@@ -102,19 +102,19 @@ TEST(Planner, AnUnknownKindIsAnErrorThatListsThem) {
 TEST(Planner, WithoutALimitEveryKindIsFeasible) {
   const CostTable table = four_layers();
   for (const Recompute kind : kKinds) {
-    const PlanResult result = plan_of(table, kind, 0, 2);
+    const OneRankAnswer result = plan_of(table, kind, 0, 2);
     EXPECT_TRUE(result.is_feasible);
     expect_consistent(table, result, kind, 0, 2);
     EXPECT_EQ(result.program.ranks[0].limit_bytes, 0);
   }
-  const PlanResult none = plan_of(table, Recompute::None, 0, 2);
+  const OneRankAnswer none = plan_of(table, Recompute::None, 0, 2);
   EXPECT_EQ(none.step_s, 2 + 2 * 15);
   EXPECT_EQ(none.step_s, none.unlimited_s);
   EXPECT_EQ(plan_of(table, Recompute::Rotor, 0, 2).step_s, none.step_s);
 }
 
 TEST(Planner, TheKeptChainIsHighestWhereItsNumbersSay) {
-  const PlanResult none = plan_of(four_layers(), Recompute::None, 0, 2);
+  const OneRankAnswer none = plan_of(four_layers(), Recompute::None, 0, 2);
   // Parameters, two inputs, four states, the gradient of the loss and its extra.
   EXPECT_EQ(none.peak_bytes, 50 + 2 * 4 + (12 + 30 + 12 + 8) + 4 + 5);
   EXPECT_EQ(none.binding, "loss, micro-batch 0");
@@ -124,10 +124,10 @@ TEST(Planner, SimplePlansFitExactlyTheirPeak) {
   const CostTable table = four_layers();
   for (const Recompute kind : {Recompute::None, Recompute::All, Recompute::Sqrt}) {
     const int64_t peak = plan_of(table, kind, 0).peak_bytes;
-    const PlanResult at_peak = plan_of(table, kind, peak);
+    const OneRankAnswer at_peak = plan_of(table, kind, peak);
     EXPECT_TRUE(at_peak.is_feasible);
     EXPECT_EQ(at_peak.least_bytes, peak);
-    const PlanResult below = plan_of(table, kind, peak - 1);
+    const OneRankAnswer below = plan_of(table, kind, peak - 1);
     EXPECT_FALSE(below.is_feasible);
     EXPECT_EQ(below.least_bytes, peak);
     // What does not fit is handed back all the same, for people to look at.
@@ -146,7 +146,7 @@ TEST(Planner, TheLeastLimitOfEveryKindIsExactToTheByte) {
       SCOPED_TRACE(recompute_name(kind));
       const int64_t least = plan_of(table, kind, 1, micro_batches).least_bytes;
       for (const int64_t limit : {least - 1, least, least + dice.between(1, 40)}) {
-        const PlanResult result = plan_of(table, kind, limit, micro_batches);
+        const OneRankAnswer result = plan_of(table, kind, limit, micro_batches);
         EXPECT_EQ(result.least_bytes, least);
         EXPECT_EQ(result.is_feasible, limit >= least);
         expect_consistent(table, result, kind, limit, micro_batches);
@@ -164,8 +164,8 @@ TEST(Planner, RotorFitsWhereverAnotherKindDoesAndIsNotSlower) {
     const int32_t micro_batches = static_cast<int32_t>(dice.between(1, 3));
     SCOPED_TRACE(cat("chain ", i));
     for (const Recompute kind : {Recompute::None, Recompute::All, Recompute::Sqrt}) {
-      const PlanResult other = plan_of(table, kind, 0, micro_batches);
-      const PlanResult rotor = plan_of(table, Recompute::Rotor, other.peak_bytes, micro_batches);
+      const OneRankAnswer other = plan_of(table, kind, 0, micro_batches);
+      const OneRankAnswer rotor = plan_of(table, Recompute::Rotor, other.peak_bytes, micro_batches);
       EXPECT_TRUE(rotor.is_feasible);
       EXPECT_LE(rotor.step_s, other.step_s) << recompute_name(kind);
     }
@@ -178,7 +178,7 @@ TEST(Planner, RotorRecomputesNothingWhereKeepingEverythingFits) {
                                      {{.forward = 6, .backward = 4, .size = 1, .kept = 3},
                                       {.forward = 4, .backward = 7, .size = 1, .kept = 1}});
   table.target_bytes = 1;
-  const PlanResult none = plan_of(table, Recompute::None, 0);
+  const OneRankAnswer none = plan_of(table, Recompute::None, 0);
   EXPECT_EQ(plan_of(table, Recompute::Rotor, 0).step_s, none.step_s);
   EXPECT_EQ(plan_of(table, Recompute::Rotor, none.peak_bytes).step_s, none.step_s);
 }
@@ -189,7 +189,7 @@ TEST(Planner, TheLeastLimitOfRotorIsThatOfTheBestScheduleWithTargets) {
   for (int i = 0; i < 600; ++i) {
     CostTable table = test::small_chain(dice, dice.between(1, 4));
     table.target_bytes = dice.between(0, 6);
-    const PlanResult result = plan_of(table, Recompute::Rotor, 1);
+    const OneRankAnswer result = plan_of(table, Recompute::Rotor, 1);
     const int64_t least = ExhaustiveSearch(table).least_bytes();
     EXPECT_GE(result.least_bytes, least);
     differ += result.least_bytes > least ? 1 : 0;
@@ -207,14 +207,14 @@ TEST(Planner, SaysWhatHoldsMostAtTheLeastLimit) {
   table = four_layers();
   table.step_extra_bytes = 1000;
   for (const Recompute kind : kKinds) {
-    const PlanResult result = plan_of(table, kind, 1);
+    const OneRankAnswer result = plan_of(table, kind, 1);
     EXPECT_EQ(result.binding, "step");
     EXPECT_EQ(result.least_bytes, 50 + 1000);
   }
   // Keeping less cannot help where nothing is held beyond what was there.
   table = test::make_chain(5, {{.forward = 1, .backward = 1, .backward_extra = -5}});
   table.held = {{"parameters", 7}};
-  const PlanResult result = plan_of(table, Recompute::None, 11);
+  const OneRankAnswer result = plan_of(table, Recompute::None, 11);
   EXPECT_FALSE(result.is_feasible);
   EXPECT_EQ(result.least_bytes, 12);
   EXPECT_EQ(result.binding, "parameters, optimizer state and inputs alone");
@@ -222,9 +222,9 @@ TEST(Planner, SaysWhatHoldsMostAtTheLeastLimit) {
 
 TEST(Planner, MicroBatchesShareTheMemoryAndMultiplyTheTime) {
   const CostTable table = four_layers();
-  const PlanResult one = plan_of(table, Recompute::Rotor, 110, 1);
+  const OneRankAnswer one = plan_of(table, Recompute::Rotor, 110, 1);
   // Each further micro-batch waits with its input.
-  const PlanResult three = plan_of(table, Recompute::Rotor, 110 + 2 * 4, 3);
+  const OneRankAnswer three = plan_of(table, Recompute::Rotor, 110 + 2 * 4, 3);
   EXPECT_TRUE(one.is_feasible);
   EXPECT_EQ(one.plan.operations, three.plan.operations);
   EXPECT_EQ(three.step_s - 2, 3 * (one.step_s - 2));
@@ -241,15 +241,15 @@ TEST(Planner, HoldingsTakeThePlaceOfTheTablesSums) {
   ASSERT_EQ(held.bytes(), bytes);
   for (const Recompute kind : kKinds) {
     const auto plan_with = [&](int64_t limit_bytes) {
-      return make_plan(table,
-                       {.recompute = kind,
-                        .limit_bytes = limit_bytes,
-                        .micro_batches = 2,
-                        .rotor = {.threads = 1},
-                        .holdings = {.units = units, .ranks = {held}}});
+      return solve_one_rank(table,
+                            {.recompute = kind,
+                             .limit_bytes = limit_bytes,
+                             .micro_batches = 2,
+                             .rotor = {.threads = 1},
+                             .holdings = {.units = units, .ranks = {held}}});
     };
-    const PlanResult bare = plan_of(table, kind, 80, 2);
-    const PlanResult result = plan_with(80 - 50 + bytes);
+    const OneRankAnswer bare = plan_of(table, kind, 80, 2);
+    const OneRankAnswer result = plan_with(80 - 50 + bytes);
     EXPECT_EQ(result.program.units, units);
     EXPECT_EQ(result.plan.operations, bare.plan.operations);
     EXPECT_EQ(result.is_feasible, bare.is_feasible);

@@ -1,4 +1,4 @@
-// From a cost table to the plan of a pipeline: which schedule, where the layers are cut, what each
+// The solver for pipelines, from a cost table to: which schedule, where the layers are cut, what each
 // micro-batch keeps at each stage; or to the reasons why there is none.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/slots.h"
+#include "penstock/plan/spent.h"
 #include "penstock/program/simulate.h"
 
 namespace penstock::plan {
@@ -24,12 +25,13 @@ struct PipelineRequest {
   SlotMode mode = SlotMode::KeepAll;
   int64_t limit_bytes = 0;  // of every rank; 0: none
   LinkCost link;
+  Spent* spent = nullptr;  // where the time of deciders is added up; nothing: nowhere
   // Nothing: holdings_by_rank, weight_bytes_by_rank.
   std::function<Holdings(const Pipeline&)> holdings;
   std::function<std::vector<int64_t>(const Pipeline&)> weight_bytes;
 };
 
-struct PipelineResult {
+struct PipelineAnswer {
   bool is_feasible = false;
   schedule::Kind kind = schedule::Kind::OneFOneB;
   Pipeline pipeline;         // where it is not feasible: with the least bytes that were found
@@ -59,6 +61,6 @@ struct PipelineResult {
 double idle_share(const program::Timeline& timeline);
 
 // ConfigError for cuts that are none, and for more stages than layers.
-PipelineResult plan_pipeline(const CostTable& table, const PipelineRequest& request);
+PipelineAnswer solve_pipeline(const CostTable& table, const PipelineRequest& request);
 
 }  // namespace penstock::plan

@@ -1,5 +1,5 @@
 // What a pipeline's plan makes of what its ranks hold.
-#include "penstock/plan/pipeline_planner.h"
+#include "penstock/plan/pipeline_solver.h"
 
 #include <string>
 #include <vector>
@@ -47,8 +47,8 @@ PipelineRequest two_ranks(int64_t limit_bytes) {
 
 }  // namespace
 
-TEST(PipelinePlanner, RanksHoldWhatTheTableSaysOfTheirLayers) {
-  const PipelineResult result = plan_pipeline(four_layers(), two_ranks(0));
+TEST(PipelineSolver, RanksHoldWhatTheTableSaysOfTheirLayers) {
+  const PipelineAnswer result = solve_pipeline(four_layers(), two_ranks(0));
   EXPECT_EQ(
       program::held_by_name(result.program.ranks[0]),
       (std::vector<program::Held>{{"weights", 20}, {"gradients", 20}, {"optimizer state", 40}}));
@@ -58,11 +58,11 @@ TEST(PipelinePlanner, RanksHoldWhatTheTableSaysOfTheirLayers) {
   EXPECT_TRUE(result.program.units.empty());
 }
 
-TEST(PipelinePlanner, HoldingsOfARequestTakeTheirPlace) {
+TEST(PipelineSolver, HoldingsOfARequestTakeTheirPlace) {
   PipelineRequest request = two_ranks(0);
   request.holdings = [](const Pipeline&) { return tied(8); };
-  const PipelineResult bare = plan_pipeline(four_layers(), two_ranks(0));
-  const PipelineResult result = plan_pipeline(four_layers(), request);
+  const PipelineAnswer bare = solve_pipeline(four_layers(), two_ranks(0));
+  const PipelineAnswer result = solve_pipeline(four_layers(), request);
   EXPECT_EQ(result.program.units, tied(8).units);
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(result.program.ranks[rank].persistent_bytes(), 100 + 40 + 20);
@@ -73,16 +73,16 @@ TEST(PipelinePlanner, HoldingsOfARequestTakeTheirPlace) {
   EXPECT_EQ(result.step_s, bare.step_s + 0.25);
 }
 
-TEST(PipelinePlanner, WhatATableNeedsBetweenStagesIsWithinTheLimit) {
+TEST(PipelineSolver, WhatATableNeedsBetweenStagesIsWithinTheLimit) {
   PipelineRequest request = two_ranks(0);
   request.holdings = [](const Pipeline&) { return tied(5000); };
-  const PipelineResult free = plan_pipeline(four_layers(), request);
+  const PipelineAnswer free = solve_pipeline(four_layers(), request);
   EXPECT_EQ(free.peak_bytes, std::vector<int64_t>(2, 160 + 5000));
   EXPECT_EQ(free.binding[1], "reduce of table, over table");
   request.limit_bytes = 160 + 5000;
-  EXPECT_TRUE(plan_pipeline(four_layers(), request).is_feasible);
+  EXPECT_TRUE(solve_pipeline(four_layers(), request).is_feasible);
   request.limit_bytes = 160 + 4999;
-  const PipelineResult tight = plan_pipeline(four_layers(), request);
+  const PipelineAnswer tight = solve_pipeline(four_layers(), request);
   EXPECT_FALSE(tight.is_feasible);
   EXPECT_EQ(tight.least_bytes, std::vector<int64_t>(2, 160 + 5000));
 }

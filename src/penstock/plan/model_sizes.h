@@ -1,0 +1,41 @@
+// What the planner has to know of a model beside the seconds and bytes of its layers: the parameters
+// that each layer uses. From them come units, and what ranks hold from step to step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "penstock/plan/inventory.h"
+
+namespace penstock::plan {
+
+struct LayerSizes {
+  std::string name;
+  std::vector<ParameterSize> parameters = {};
+  bool backward_needs_weights = true;
+};
+
+struct ModelSizes {
+  std::vector<LayerSizes> layers = {};  // the loss is the last; none: nobody knows them
+  int64_t compute_bytes = 4;            // of an element as layers see it
+  bool keeps_shares = true;             // see RankPlace
+  // What the optimizer of a rank with this inventory keeps.
+  std::function<OptimizerSize(const Inventory&)> optimizer = {};
+
+  bool is_known() const { return !layers.empty(); }
+  int32_t num_layers() const { return static_cast<int32_t>(layers.size()) - 1; }  // without the loss
+  int64_t num_parameters() const;                        // each counts once, whoever shares it
+  // What a copy of the weights of these layers takes, in blocks of so many bytes.
+  int64_t copy_bytes(const std::vector<int32_t>& of_layers, int64_t block_bytes) const;
+};
+
+// Of a chain whose stages begin with the layers `cuts` (and end with their number). Consecutive
+// layers of a stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A
+// parameter that several layers share is a unit by itself.
+std::vector<UnitSize> make_units(const std::vector<LayerSizes>& layers,
+                                 const std::vector<int32_t>& cuts,
+                                 int64_t least_bytes);
+
+}  // namespace penstock::plan

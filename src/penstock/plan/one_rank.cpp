@@ -1,0 +1,145 @@
+#include "penstock/plan/one_rank.h"
+
+#include "penstock/base/error.h"
+#include "penstock/plan/lower.h"
+#include "penstock/program/verify.h"
+
+namespace penstock::plan {
+
+namespace {
+
+constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
+
+// Bytes that are not the running micro-batch's: state, and the other micro-batches' inputs and
+// targets. The first has the least room; the others get the same schedule.
+int64_t bytes_outside(const CostTable& table, const OneRankRequest& request) {
+  const int64_t given = table.input_bytes() + table.target_bytes;
+  const int64_t held =
+      request.holdings.ranks.empty() ? table.held_bytes() : request.holdings.ranks.front().bytes();
+  return held + (request.micro_batches - 1) * given;
+}
+
+double step_seconds(const CostTable& table, const Operations& operations, int32_t micro_batches) {
+  return table.clear_s + table.step_s + micro_batches * seconds_of(table, operations);
+}
+
+struct Lowered {
+  program::Program program;
+  program::Peak peak;
+};
+
+// Every program is proved here before anybody sees it.
+Lowered lower_and_verify(const CostTable& table,
+                         const OneRankPlan& plan,
+                         int64_t limit_bytes,
+                         const Holdings& holdings) {
+  Lowered lowered;
+  lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes, holdings);
+  const program::Verdict verdict = program::verify(lowered.program);
+  PENSTOCK_CHECK(
+      verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
+  lowered.peak = verdict.peaks.front();
+  return lowered;
+}
+
+std::string binding_text(const Lowered& lowered) {
+  if (lowered.peak.instruction < 0) {
+    return "parameters, optimizer state and inputs alone";
+  }
+  const auto& instructions = lowered.program.ranks.front().instructions;
+  return program::describe(lowered.program,
+                           instructions[static_cast<size_t>(lowered.peak.instruction)]);
+}
+
+Operations simple_operations(const CostTable& table, Recompute recompute) {
+  switch (recompute) {
+    case Recompute::All:
+      return recompute_everything(table);
+    case Recompute::Sqrt:
+      return recompute_segments(table);
+    default:
+      return keep_everything(table);
+  }
+}
+
+}  // namespace
+
+std::string_view recompute_name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::None:
+      return "none";
+    case Recompute::All:
+      return "all";
+    case Recompute::Sqrt:
+      return "sqrt";
+    case Recompute::Rotor:
+      return "rotor";
+  }
+  throw InternalError("no such recomputation");
+}
+
+Recompute parse_recompute(std::string_view name, bool has_limit) {
+  for (const Recompute recompute :
+       {Recompute::None, Recompute::All, Recompute::Sqrt, Recompute::Rotor}) {
+    if (recompute_name(recompute) == name) {
+      return recompute;
+    }
+  }
+  if (name == "auto") {
+    return has_limit ? Recompute::Rotor : Recompute::None;
+  }
+  throw ConfigError(cat(
+      "recompute = \"", name, "\"; it takes \"auto\", \"none\", \"all\", \"sqrt\" or \"rotor\""));
+}
+
+OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& request) {
+  if (static_cast<int64_t>(table.layers.size()) * request.micro_batches > kMostPieces) {
+    throw ConfigError(cat(table.layers.size(),
+                          " layers in ",
+                          request.micro_batches,
+                          " micro-batches are more than the ",
+                          kMostPieces,
+                          " pieces that a step may have; use fewer micro-batches"));
+  }
+  OneRankAnswer result;
+  OneRankPlan& plan = result.plan;
+  plan = {request.recompute, request.limit_bytes, request.micro_batches, {}};
+  const OneRankPlan unlimited{Recompute::None, 0, request.micro_batches, keep_everything(table)};
+  result.unlimited_s = step_seconds(table, unlimited.operations, request.micro_batches);
+  result.unlimited_bytes = lower_and_verify(table, unlimited, 0, request.holdings).peak.bytes;
+
+  // The plan that needs least of its kind says what the least limit is, and what binds there.
+  OneRankPlan least = plan;
+  const int64_t outside = bytes_outside(table, request);
+  if (request.recompute == Recompute::Rotor) {
+    const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
+    const RotorAnswer answer = solve_rotor(table, limit - outside, request.rotor);
+    plan.operations = answer.operations;
+    result.slots = answer.slots;
+    least.operations = answer.is_feasible
+                           ? solve_rotor(table, answer.least_bytes, {.slots = 1}).operations
+                           : answer.operations;
+  } else {
+    plan.operations = least.operations = simple_operations(table, request.recompute);
+  }
+  const Lowered at_least = lower_and_verify(table, least, 0, request.holdings);
+  result.least_bytes = at_least.peak.bytes;
+  result.binding = binding_text(at_least);
+  result.is_feasible = request.limit_bytes == 0 || request.limit_bytes >= result.least_bytes;
+  if (!result.is_feasible) {
+    // More than the schedule may bind: what the best one within that limit takes is the answer.
+    plan.operations =
+        request.recompute == Recompute::Rotor
+            ? solve_rotor(table, result.least_bytes - outside, request.rotor).operations
+            : least.operations;
+  }
+
+  Lowered lowered =
+      lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0, request.holdings);
+  result.program = std::move(lowered.program);
+  result.peak_bytes = lowered.peak.bytes;
+  result.step_s = step_seconds(table, plan.operations, request.micro_batches);
+  return result;
+}
+
+}  // namespace penstock::plan

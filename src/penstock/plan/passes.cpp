@@ -1,0 +1,59 @@
+#include "penstock/plan/passes.h"
+
+#include <utility>
+
+#include "penstock/plan/update.h"
+
+namespace penstock::plan {
+
+namespace {
+
+using program::Program;
+
+Program write_all_turns(Program, const PassInput& input) {
+  if (input.sharding == nullptr || input.sharding->shard == program::Shard::None) {
+    return write_turns(input.costs, input.pipeline);
+  }
+  CostTable costs = input.costs;
+  costs.step_s /= input.sharding->replicas;  // each steps its slices alone
+  return write_turns(costs, input.pipeline);
+}
+
+Program add_replicas(Program program, const PassInput& input) {
+  return input.sharding ? shard(program, *input.sharding) : program;
+}
+
+Program hold_values(Program program, const PassInput& input) {
+  return hold(std::move(program), input.holdings);
+}
+
+Program add_updates(Program program, const PassInput& input) {
+  return write_updates(std::move(program), input.holdings, input.link_of_all);
+}
+
+Program finish(Program program, const PassInput& input) {
+  for (program::RankProgram& rank : program.ranks) {
+    renumber_values(rank);
+    rank.limit_bytes = input.limit_bytes;
+  }
+  return program;
+}
+
+}  // namespace
+
+const std::array<Pass, 5> kPasses = {{{"turns", write_all_turns},
+                                      {"shard", add_replicas},
+                                      {"hold", hold_values},
+                                      {"update", add_updates},
+                                      {"finish", finish}}};
+
+program::Program run_passes(const PassInput& input, Spent* spent) {
+  Program program;
+  for (const Pass& pass : kPasses) {
+    const SpentScope scope(spent, pass.name);
+    program = pass.run(std::move(program), input);
+  }
+  return program;
+}
+
+}  // namespace penstock::plan
