@@ -11,6 +11,7 @@
 #include "penstock/memory/gpu_account.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer_size.h"
+#include "penstock/optim/update_form.h"
 #include "penstock/plan/link_costs.h"
 #include "penstock/run/stages.h"
 #include "penstock/train/mesh.h"
@@ -110,12 +111,32 @@ model::Replication replication_of(const config::Recipe& recipe,
           .units = make_units(recipe, chain, cuts)};
 }
 
-std::vector<int64_t> shared_bytes(const std::vector<plan::UnitSize>& units) {
-  std::vector<int64_t> bytes;
-  for (const plan::UnitSize& unit : units) {
-    bytes.push_back(unit.unit.is_shared ? 4 * unit.parameters.front().count : 0);
+program::Program write_form(program::Program program,
+                            const config::Recipe& recipe,
+                            const model::Chain& chain,
+                            const run::Stages& stages,
+                            const plan::LinkCost& line,
+                            const plan::UpdateForm& form) {
+  const comm::Mesh mesh = program.mesh;
+  const std::vector<model::Part> parts = run::parts_of(stages, mesh.pipeline);
+  model::Replication replication = replication_of(recipe, chain, stages.cuts, 0);
+  std::vector<plan::ExchangeBytes> bytes;
+  for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    replication.replica = mesh.coordinate(rank, comm::Axis::Data);
+    const auto stage = static_cast<size_t>(mesh.coordinate(rank, comm::Axis::Pipeline));
+    bytes.push_back(
+        optim::exchange_bytes(model::take_inventory(chain,
+                                                    parts[stage],
+                                                    compute_type(recipe.train) == at::kFloat,
+                                                    /*keeps_shares=*/true,
+                                                    replication)));
   }
-  return bytes;
+  return plan::write_exchanges(std::move(program), form, bytes, line);
+}
+
+plan::UpdateForm first_form(const config::Recipe& recipe) {
+  return optim::update_form(
+      recipe.train, shard_of(recipe), static_cast<int32_t>(recipe.plan.data), {});
 }
 
 plan::Holdings all_holdings(const config::Recipe& recipe,

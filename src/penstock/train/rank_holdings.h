@@ -9,10 +9,12 @@
 #include "penstock/config/recipe.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/units.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/shard.h"
 #include "penstock/run/replicas.h"
+#include "penstock/run/stages.h"
 
 namespace penstock::train {
 
@@ -49,8 +51,16 @@ plan::Sharding sharding_of(const config::Recipe& recipe,
                            const model::Chain& chain,
                            const std::vector<int32_t>& cuts,
                            const plan::LinkCost& line);
-// By unit: of a gradient that several stages have, all of it.
-std::vector<int64_t> shared_bytes(const std::vector<plan::UnitSize>& units);
+// The program of a step with these exchanges, from that of another that reduces gradients. `line`:
+// what a message between ranks takes.
+program::Program write_form(program::Program program,
+                            const config::Recipe& recipe,
+                            const model::Chain& chain,
+                            const run::Stages& stages,
+                            const plan::LinkCost& line,
+                            const plan::UpdateForm& form);
+// Of the first step of a run.
+plan::UpdateForm first_form(const config::Recipe& recipe);
 
 // As the recipe says, for ranks that are threads or processes.
 run::ReplicaOptions replica_options(const config::Recipe& recipe, const comm::Group& group);

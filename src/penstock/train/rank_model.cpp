@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -266,10 +267,17 @@ program::Program replicate(const config::Recipe& recipe,
   if (sharding.shard != program::Shard::None) {
     costs.step_s /= static_cast<double>(recipe.plan.data);  // each moves its slices
   }
-  return plan::finish_program(plan::shard(plan::write_turns(costs, pipeline), sharding),
-                              all_holdings(recipe, chain, pipeline, costs),
-                              pipeline.link,
-                              limit_bytes);
+  program::Program program =
+      plan::finish_program(plan::shard(plan::write_turns(costs, pipeline), sharding),
+                           all_holdings(recipe, chain, pipeline, costs),
+                           pipeline.link,
+                           limit_bytes);
+  return write_form(std::move(program),
+                    recipe,
+                    chain,
+                    {pipeline.schedule.rank_of, pipeline.cuts},
+                    pipeline.link,
+                    first_form(recipe));
 }
 
 // With replicas: the same stages, each `plan.data` times, with the program of all of them.
@@ -408,6 +416,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
   std::string text;
   std::optional<PatientScope> patience(group);
   const plan::LinkCost line = recipe.plan.data > 1 ? probe_line(group) : plan::LinkCost();
+  made.line = line;
   if (group.rank() == 0) {
     made.planned.costs = find_pipeline_costs(recipe, chain, device);
     const plan::PipelineResult result = plan_pipeline(recipe, chain, made.planned.costs, line);
@@ -458,9 +467,6 @@ RankModel build_rank_model(const config::Recipe& recipe,
                                           device,
                                           replication_of(recipe, chain, made.stages.cuts, at.data));
   made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
-  if (made.replicas) {
-    made.optimizer->set_replicas(made.replicas->group());
-  }
   return made;
 }
 

@@ -41,7 +41,8 @@ struct RankModel {
   // Nothing: there are none. Goes before the parameters that its thread works on.
   std::unique_ptr<run::Replicas> replicas;
   std::unique_ptr<optim::Optimizer> optimizer;
-  Planned planned;  // the program of all ranks; bytes are those of the rank that holds most
+  plan::LinkCost line;  // what a message between replicas takes
+  Planned planned;      // the program of all ranks; bytes are those of the rank that holds most
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted
   std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };
