@@ -94,9 +94,8 @@ TEST(WriteExchanges, RandomFormsAreSoundAndSendWhatTheyWereGiven) {
 TEST(WriteExchanges, WantsReplicasAndWholeGradients) {
   const std::vector<ExchangeBytes> bytes(2);
   for (const Shard shard : {Shard::Gradients, Shard::Parameters}) {
-    EXPECT_THROW(
-        write_exchanges(test::replicated_program(shard), {.reduces = false}, bytes, {}),
-        InternalError);
+    EXPECT_THROW(write_exchanges(test::replicated_program(shard), {.reduces = false}, bytes, {}),
+                 InternalError);
   }
   const Program program = test::replicated_program(Shard::None);
   EXPECT_THROW(write_exchanges(program, {.reduces = false}, {}, {}), InternalError);

@@ -87,6 +87,7 @@ inline const std::vector<StrictRule>& strict_rules() {
         "does not read a",
         "does not read j",
         "does not read m",
+        "does not read y",
         "of the replicas are not averaged"}},
       {"all squares",
        "squares are gathered from all ranks, though replicas that divide nothing have the same",

@@ -334,8 +334,8 @@ inline plan::UpdateForm random_form(Dice& dice, const program::Program& program)
     // Replicas that divide something neither move apart nor average weights.
     form.average = static_cast<plan::UpdateForm::Average>(is_sharded ? dice.between(1, 2)
                                                                      : dice.between(0, 3));
-    form.fills_momentum = is_sharded && dice.chance(50);
-    form.fills_alive = is_sharded && dice.chance(50);
+    form.fills_momentum = is_sharded && dice.chance(70);
+    form.fills_alive = is_sharded && dice.chance(70);
   }
   return form;
 }
@@ -383,11 +383,12 @@ inline program::Program replicated_program(Dice& dice) {
   }
   program::Program program = plan::finish_program(
       plan::shard(plan::write_turns(table, pipeline), sharding), holdings, pipeline.link, 0);
-  return dice.chance(50) ? plan::write_exchanges(program,
-                                                 random_form(dice, program),
-                                                 random_exchange_bytes(dice, program),
-                                                 pipeline.link)
-                         : program;
+  return dice.chance(50) && !program.units.empty()
+             ? plan::write_exchanges(program,
+                                     random_form(dice, program),
+                                     random_exchange_bytes(dice, program),
+                                     pipeline.link)
+             : program;
 }
 
 // The i-th, of all sorts in turn; replicas have most that can go wrong.

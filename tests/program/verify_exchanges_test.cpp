@@ -69,8 +69,8 @@ TEST(VerifyExchanges, AcceptsEveryForm) {
   for (const int32_t stages : {1, 2}) {
     for (const Shard shard : kShards) {
       const bool is_sharded = shard != Shard::None;
-      EXPECT_EQ(fault_of(exchanging_program(shard, is_sharded ? kLamb : plan::UpdateForm(), stages)),
-                "");
+      EXPECT_EQ(
+          fault_of(exchanging_program(shard, is_sharded ? kLamb : plan::UpdateForm(), stages)), "");
     }
     EXPECT_EQ(fault_of(exchanging_program(Shard::Optimizer, kMomentum, stages)), "");
     EXPECT_EQ(fault_of(exchanging_program(Shard::Optimizer, kGradients, stages)), "");
@@ -165,8 +165,7 @@ TEST(VerifyExchanges, WantsAnAverageWhereGradientsAreNotReduced) {
                               move(rank, exchange(rank), place_of(rank, Op::Step));
                             }),
                 "the gradients of the replicas are not averaged");
-    EXPECT_ENDS(fault_after(program,
-                            [](Program& all, RankProgram&) { all.is_apart = true; }),
+    EXPECT_ENDS(fault_after(program, [](Program& all, RankProgram&) { all.is_apart = true; }),
                 "makes ready an average, and replicas move apart");
   }
   EXPECT_ENDS(fault_after(exchanging_program(Shard::None, kApart),
@@ -213,8 +212,7 @@ TEST(VerifyExchanges, WantsTheNormOfSketchesWhereGradientsAreNotReduced) {
 
 TEST(VerifyExchanges, WantsTheReplicasOfAStage) {
   const Program program = exchanging_program(Shard::Optimizer, kMomentum, 2);
-  for (const ValueKind kind :
-       {ValueKind::AllSketches, ValueKind::Filled, ValueKind::AllLengths}) {
+  for (const ValueKind kind : {ValueKind::AllSketches, ValueKind::Filled, ValueKind::AllLengths}) {
     EXPECT_ENDS(fault_after(program,
                             [&](Program& all, RankProgram& rank) {
                               rank.instructions[gather_of(rank, kind)].group =
@@ -233,15 +231,15 @@ TEST(VerifyExchanges, WantsTheReplicasOfAStage) {
 TEST(VerifyExchanges, WantsTheSameOfAllReplicas) {
   // One replica averages momentum and the other gradients.
   Program program = exchanging_program(Shard::None, kGradients);
-  program.ranks[1] = exchanging_program(
-      Shard::None, {.reduces = false, .average = Average::Momentum}).ranks[1];
+  program.ranks[1] =
+      exchanging_program(Shard::None, {.reduces = false, .average = Average::Momentum}).ranks[1];
   EXPECT_ENDS(fault_of(program), "the ranks of a group exchange the same in the same order");
   // One fills its state, and the other has nothing to fill.
   program = exchanging_program(Shard::Optimizer, kMomentum);
-  program.ranks[1] = exchanging_program(Shard::Optimizer,
-                                        {.reduces = false,
-                                         .average = Average::Momentum,
-                                         .lengths = 2}).ranks[1];
+  program.ranks[1] =
+      exchanging_program(Shard::Optimizer,
+                         {.reduces = false, .average = Average::Momentum, .lengths = 2})
+          .ranks[1];
   EXPECT_ENDS(fault_of(program), "the ranks of a group exchange the same in the same order");
 }
 
@@ -270,8 +268,8 @@ TEST(VerifyExchanges, WantsWhatIsPreparedToBeWhatIsAveraged) {
                             const size_t fill = gather_of(rank, ValueKind::Filled);
                             Instruction& prepare = rank.instructions[place_of(rank, Op::Prepare)];
                             std::erase(prepare.reads, value_named(rank, "f.0"));
-                            std::swap(prepare.frees, rank.instructions[place_of(rank, Op::Exchange)]
-                                                         .frees);
+                            std::swap(prepare.frees,
+                                      rank.instructions[place_of(rank, Op::Exchange)].frees);
                             std::swap(rank.instructions[fill],
                                       rank.instructions[place_of(rank, Op::Prepare)]);
                           }),

@@ -60,9 +60,9 @@ class RankExchanges {
   // What a program that reduces gradients may have for its optimizer.
   bool is_of_another_form(const Instruction& instruction) const {
     PENSTOCK_CHECK(instruction.op != Op::Sketch, "the program does not reduce gradients");
-    return instruction.op == Op::Prepare || (instruction.op == Op::Gather &&
-                                             instruction.units.empty() &&
-                                             is_over_replicas(instruction));
+    return instruction.op == Op::Prepare ||
+           (instruction.op == Op::Gather && instruction.units.empty() &&
+            is_over_replicas(instruction));
   }
 
   ValueId make(ValueKind kind) {
@@ -123,9 +123,9 @@ class RankExchanges {
     Instruction prepare{.op = Op::Prepare, .updates = states};
     if (form_.fills_momentum || form_.fills_alive) {
       prepare.reads = prepare.frees = {make(ValueKind::Filled)};
-      emit_between_replicas({.op = Op::Gather, .makes = prepare.reads, .updates = states},
-                            (form_.fills_momentum ? bytes_.momentum : 0) +
-                                (form_.fills_alive ? bytes_.alive : 0));
+      emit_between_replicas(
+          {.op = Op::Gather, .makes = prepare.reads, .updates = states},
+          (form_.fills_momentum ? bytes_.momentum : 0) + (form_.fills_alive ? bytes_.alive : 0));
     }
     const bool averages = form_.average != Average::None;
     if (averages) {

@@ -64,9 +64,10 @@ void UnitCheck::gather_of_no_unit(const Instruction& instruction) {
   if (instruction.micro_batch != -1) {
     lives_.refuse("it is of all micro-batches, and names one");
   }
-  const bool fills = std::any_of(instruction.makes.begin(), instruction.makes.end(), [&](ValueId id) {
-    return lives_.value(id).kind == ValueKind::Filled;
-  });
+  const bool fills =
+      std::any_of(instruction.makes.begin(), instruction.makes.end(), [&](ValueId id) {
+        return lives_.value(id).kind == ValueKind::Filled;
+      });
   if (fills) {
     return gather_state(instruction);
   }
