@@ -159,7 +159,11 @@ class ContentInterpreter {
         }
       }
     }
-    return true;
+    // What frees a value that was sent begins when the peer has it.
+    return std::none_of(one.frees.begin(), one.frees.end(), [&](ValueId id) {
+      const auto sent = here.on_the_way.find(id);
+      return sent != here.on_the_way.end() && sent->second > 0;
+    });
   }
 
   void come_to(int32_t number, const Instruction& one) {

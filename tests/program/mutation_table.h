@@ -66,6 +66,7 @@ inline const std::vector<StrictRule>& strict_rules() {
         "are not reduced",
         "are not added up over the stages",
         " after it was reduced",
+        ", which was not reduced",
         " after it was added up",
         "does not set "}},
       {"all layers",
@@ -111,7 +112,7 @@ inline const std::vector<StrictRule>& strict_rules() {
        {"its layers do not share its parameters"}},
       {"does something",
        "squares and copies are of all units of the rank, though nobody may use them",
-       {"makes 0 values", "replicas keep no copies"}},
+       {"makes 0 values", "replicas keep no copies", "there are no replicas"}},
   };
   return rules;
 }

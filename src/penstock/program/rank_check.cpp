@@ -319,9 +319,10 @@ class RankCheck {
     size_t makes = 1;
     bool makes_output = true;
     if (instruction.keep != kKeepNothing) {
+      const SaveMode& mode = mode_of(instruction);
       lives_.made_of(instruction, ValueKind::Saved, instruction.layer);
       // Run again for its backward alone, it may leave out an output that backward does not need.
-      makes_output = instruction.makes.size() != 1 || mode_of(instruction).needs_output;
+      makes_output = instruction.makes.size() != 1 || mode.needs_output;
       makes = makes_output ? 2 : 1;
     }
     check_operands(instruction, instruction.layer, {.reads = 1, .makes = makes});
