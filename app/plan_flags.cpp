@@ -23,12 +23,12 @@ std::string short_help(const config::Option& option) {
 }
 
 std::string value_name(const config::Option& option) {
-  return option.type == "integer"         ? "N"
-         : option.type == "true or false" ? "BOOL"
-         : option.key == "plan.memory" || option.key == "plan.bucket"  ? "BYTES"
-         : option.key == "plan.costs" || option.key == "plan.links"    ? "FILE"
-         : option.key == "plan.cuts"                                   ? "LAYERS"
-                                                                       : "NAME";
+  return option.type == "integer"                                     ? "N"
+         : option.type == "true or false"                             ? "BOOL"
+         : option.key == "plan.memory" || option.key == "plan.bucket" ? "BYTES"
+         : option.key == "plan.costs" || option.key == "plan.links"   ? "FILE"
+         : option.key == "plan.cuts"                                  ? "LAYERS"
+                                                                      : "NAME";
 }
 
 // What is wrong with the value, or nothing.

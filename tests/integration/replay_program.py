@@ -41,7 +41,7 @@ def replay_memory(rank):
 
 
 class Groups:
-    """Which ranks gather and reduce together."""
+    """Which ranks gather, reduce and exchange together."""
 
     def __init__(self, program):
         self.groups, self.mesh = program.get("groups", []), program.get("mesh", {})
@@ -65,7 +65,7 @@ class Groups:
 
 
 class Line:
-    """The gathers and reduces of one group: the k-th of each rank meet."""
+    """What one group does together: the k-th of each rank meet."""
 
     def __init__(self):
         self.size, self.arrived, self.ends = 0, defaultdict(list), []
@@ -155,7 +155,7 @@ class Rank:
                 start = max(start, self.ready[value], self.read_until[value])
         turn = max(start, self.free_at["compute"])
         end = start + instruction.get("seconds", 0.0)
-        if op in ("gather", "reduce"):
+        if op in ("gather", "reduce", "exchange"):
             end = self.meet(instruction, turn)
             if end is None:
                 return on.startswith("line")

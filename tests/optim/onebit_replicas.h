@@ -77,28 +77,44 @@ class Replica {
       : case_(at),
         group_(group),
         parameters(chain, chain.whole(), at.type, 1, device::open_cpu(), replication(at, chain)),
-        optimizer(make_optimizer(at.train, parameters)) {
-    if (at.replicas > 1) {
-      optimizer->set_replicas(group);
-    }
-  }
+        optimizer(make_optimizer(at.train, parameters)) {}
 
   // Step number `step`, counted from 1.
   void step(int64_t step) {
     parameters.zero_gradients();
-    fill_gradients(parameters, step, optimizer->wants_reduced_gradients());
+    fill_gradients(parameters, step, optimizer->next_form().reduces);
     update(step);
   }
 
+  // As the instructions of its program.
   void update(int64_t step) {
     const UpdateSettings settings{.rate = test_rate(step), .clip = case_.train.clip};
-    if (case_.shard == program::Shard::None) {  // each has all squares
-      optimizer->update(parameters, settings);
-      return;
+    const plan::UpdateForm form = optimizer->next_form();
+    if (form.reduces) {
+      optimizer->take_squares(parameters, settings, /*for_others=*/true);
+    } else {
+      optimizer->estimate_squares(parameters,
+                                  gather(optimizer->take_sketches(parameters, settings)));
     }
-    optimizer->take_squares(parameters, settings, /*for_others=*/true);
-    const Squares all = add_over_replicas(optimizer->own_squares());
-    optimizer->decide(&all);
+    if (case_.shard == program::Shard::None) {  // each has all squares
+      optimizer->decide(nullptr);
+    } else {
+      const Squares all = add_over_replicas(optimizer->own_squares());
+      optimizer->decide(&all);
+    }
+    const bool averages = form.average != plan::UpdateForm::Average::None;
+    if (form.fills_momentum || form.fills_alive) {
+      optimizer->fill_state(parameters, group_);
+    }
+    if (averages || form.lengths > 0) {
+      const std::vector<double> lengths = optimizer->prepare(parameters);
+      if (averages) {
+        optimizer->exchange(parameters, group_);
+      }
+      if (form.lengths > 0) {
+        optimizer->take_lengths(gather(lengths));
+      }
+    }
     optimizer->move(parameters);
   }
 
@@ -116,9 +132,11 @@ class Replica {
             .units = model::make_units(chain, {0, static_cast<int32_t>(chain.size())}, 1 << 12)};
   }
 
+  std::vector<double> gather(const std::vector<double>& own) {
+    return group_.all_gather(own, [] { return std::string("sums"); });
+  }
   Squares add_over_replicas(const Squares& own) {
-    const auto what = [] { return std::string("squares"); };
-    return add_up(group_.all_gather(halves_of(own), what), own.size());
+    return add_up(gather(halves_of(own)), own.size());
   }
 
   const ReplicaCase case_;

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <set>
 
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/optim/optimizer_size.h"
+#include "penstock/optim/update_form.h"
 
 #include "optim/onebit_replicas.h"
 #include "support/error_text.h"
@@ -128,7 +130,7 @@ TEST(OneBit, AskForReducedGradientsUntilTheVarianceIsFrozen) {
     run_replicas({.train = options(kind), .replicas = 2}, [&](Replica& replica) {
       std::vector<int64_t> reduced;
       for (int64_t step = 1; step <= 24; ++step) {
-        if (replica.optimizer->wants_reduced_gradients()) {
+        if (replica.optimizer->next_form().reduces) {
           reduced.push_back(step);
         }
         replica.step(step);
@@ -204,8 +206,7 @@ TEST(OneBit, KeepNoErrorOfElementsThatNeverHadAGradient) {
       const model::Parameters fresh(chain, at::kFloat, 1);
       for (int64_t step = 1; step <= 24; ++step) {
         replica.parameters.zero_gradients();
-        test::fill_gradients(
-            replica.parameters, step, replica.optimizer->wants_reduced_gradients());
+        test::fill_gradients(replica.parameters, step, replica.optimizer->next_form().reduces);
         if (step > 8) {  // too late: nothing is known of their variance
           for (const model::Parameter& parameter : replica.parameters.all()) {
             for (int64_t e = 3; e < parameter.spec.count(); e += 7) {
@@ -263,7 +264,7 @@ TEST(OneBit, SendWhatTheFormulaSays) {
         const int64_t signs =
             blocks_of(replica.parameters).sent_bytes(replica.parameters.replica(), replicas);
         for (int64_t step = 1; step <= 24; ++step) {
-          const bool is_reduced = replica.optimizer->wants_reduced_gradients();
+          const bool is_reduced = replica.optimizer->next_form().reduces;
           const int64_t before = replica.sent_bytes();
           replica.step(step);
           EXPECT_EQ(replica.sent_bytes() - before, is_reduced ? 0 : norms * (replicas - 1) + signs)
@@ -272,6 +273,40 @@ TEST(OneBit, SendWhatTheFormulaSays) {
       });
     }
   }
+}
+
+// What the program of a step says that it sends, of every form that there is.
+TEST(OneBit, SendWhatTheFormOfTheStepSays) {
+  std::set<plan::UpdateForm> forms;
+  std::mutex mutex;
+  for (const char* kind : {"onebit-adam", "zeroone-adam", "onebit-lamb", "lamb"}) {
+    for (const program::Shard shard : {program::Shard::None, program::Shard::Optimizer}) {
+      for (const int32_t replicas : {2, 3}) {
+        const bool is_sharded = shard != program::Shard::None;
+        const ReplicaCase at{
+            .train = options(kind, is_sharded ? 1 : 4), .replicas = replicas, .shard = shard};
+        run_replicas(at, [&](Replica& replica) {
+          const plan::ExchangeBytes bytes = exchange_bytes(replica.parameters.inventory());
+          const auto parameters = static_cast<int64_t>(replica.parameters.all().size());
+          for (int64_t step = 1; step <= 24; ++step) {
+            const plan::UpdateForm form = replica.optimizer->next_form();
+            const int64_t before = replica.sent_bytes();
+            replica.step(step);
+            const bool averages = form.average != plan::UpdateForm::Average::None;
+            EXPECT_EQ(replica.sent_bytes() - before,
+                      (is_sharded ? 16 * parameters * (replicas - 1) : 0) +
+                          (form.reduces ? 0 : bytes.sketches) + (averages ? bytes.average : 0) +
+                          (form.fills_momentum ? bytes.momentum : 0) +
+                          (form.fills_alive ? bytes.alive : 0) + form.lengths * bytes.lengths)
+                << kind << ", " << shard_name(shard) << ", step " << step;
+            const std::lock_guard lock(mutex);
+            forms.insert(form);
+          }
+        });
+      }
+    }
+  }
+  EXPECT_EQ(forms.size(), 11U);
 }
 
 TEST(ZeroOneAdam, SendsNoSignsWhileReplicasTakeStepsByThemselves) {
@@ -397,7 +432,7 @@ TEST(OneBit, SkipAStepOfGradientsThatAreNotFiniteOnAllReplicas) {
   }
 }
 
-TEST(OneBit, SayThatTheyDoNotKnowTheirReplicas) {
+TEST(OneBit, SayThatTheProgramIsOfAnotherStep) {
   const model::Chain chain = test::small_chain();
   const model::Replication replication{
       .replicas = 2,
@@ -409,7 +444,9 @@ TEST(OneBit, SayThatTheyDoNotKnowTheirReplicas) {
   optimizer->set_steps_done(8);
   const std::string text = penstock::test::error_text<InternalError>(
       [&] { optimizer->update(parameters, {.rate = test::test_rate(9)}); });
-  EXPECT_NE(text.find("an optimizer for 2 replicas does not know them"), std::string::npos) << text;
+  EXPECT_NE(text.find("reduces gradients that are to be averaged"), std::string::npos) << text;
+  optimizer->set_steps_done(7);
+  EXPECT_THROW(optimizer->take_sketches(parameters, {.rate = test::test_rate(8)}), InternalError);
 }
 
 }  // namespace

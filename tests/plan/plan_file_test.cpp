@@ -50,9 +50,9 @@ Machine random_machine(Dice& dice) {
                   .between_nodes = {1e-4 / 3, 1e8 / 7},
                   .ranks_are_threads = dice.chance(50)};
   if (dice.chance(30)) {
-    machine.collectives = LinkCosts{
-        .ranks = 4,
-        .algorithms = {{comm::Algorithm::Ring, {1e-5, 1e9}}, {comm::Algorithm::Direct, {2e-5, 3e9}}}};
+    machine.collectives = LinkCosts{.ranks = 4,
+                                    .algorithms = {{comm::Algorithm::Ring, {1e-5, 1e9}},
+                                                   {comm::Algorithm::Direct, {2e-5, 3e9}}}};
   }
   return machine;
 }
@@ -180,23 +180,22 @@ TEST(PlanFile, EveryFieldThatIsChangedByHandIsNamed) {
   config::Recipe recipe = file.recipe;
   recipe.plan = file.plan.options;
   // Other values, each allowed by itself.
-  const std::map<std::string, std::string> others = {
-      {"model.family", ""},  // there is one
-      {"train.optimizer", "\"sgd\""},
-      {"train.precision", "\"bfloat16\""},
-      {"plan.recompute", "\"rotor-uniform\""},
-      {"plan.memory", "\"1GiB\""},
-      {"plan.costs", "\"costs.json\""},
-      {"plan.shard", "\"optimizer\""},
-      {"plan.bucket", "\"50000\""},
-      {"plan.collectives", "\"ring\""},
-      {"plan.links", "\"links.json\""},
-      {"plan.reduce", "\"compute\""},
-      {"plan.schedule", "\"gpipe\""},
-      {"plan.cuts", "\"1\""},
-      {"run.device", "\"cuda\""},
-      {"model.heads", "6"},
-      {"plan.data", "4"}};
+  const std::map<std::string, std::string> others = {{"model.family", ""},  // there is one
+                                                     {"train.optimizer", "\"sgd\""},
+                                                     {"train.precision", "\"bfloat16\""},
+                                                     {"plan.recompute", "\"rotor-uniform\""},
+                                                     {"plan.memory", "\"1GiB\""},
+                                                     {"plan.costs", "\"costs.json\""},
+                                                     {"plan.shard", "\"optimizer\""},
+                                                     {"plan.bucket", "\"50000\""},
+                                                     {"plan.collectives", "\"ring\""},
+                                                     {"plan.links", "\"links.json\""},
+                                                     {"plan.reduce", "\"compute\""},
+                                                     {"plan.schedule", "\"gpipe\""},
+                                                     {"plan.cuts", "\"1\""},
+                                                     {"run.device", "\"cuda\""},
+                                                     {"model.heads", "6"},
+                                                     {"plan.data", "4"}};
   int edits = 0;
   for (const config::Option& option : config::option_table()) {
     const std::string line = cat(option.name(), " = ", config::format_value(option.get(recipe)));
@@ -212,7 +211,8 @@ TEST(PlanFile, EveryFieldThatIsChangedByHandIsNamed) {
                std::holds_alternative<bool>(value)) {
       other = std::get<bool>(value) ? "false" : "true";
     } else if (std::holds_alternative<int64_t>(value)) {
-      other = cat(2 * std::get<int64_t>(value) + 12 * (option.key == "model.width" ? 64 : 0) + (std::get<int64_t>(value) == 0));
+      other = cat(2 * std::get<int64_t>(value) + 12 * (option.key == "model.width" ? 64 : 0) +
+                  (std::get<int64_t>(value) == 0));
     } else {
       other = "0.25";
     }
@@ -306,23 +306,24 @@ TEST(PlanFile, OfAnotherRecipeIsRefusedByTheKey) {
     }
     return "";
   };
-  for (const auto& [setting, key] : std::map<std::string, std::string>{
-           {"model.layers=13", "model.layers"},
-           {"model.tied=false", "model.tied"},
-           {"model.dropout=0.1", "model.dropout"},
-           {"train.batch=16", "train.batch"},
-           {"train.optimizer=sgd", "train.optimizer"},
-           {"train.precision=bfloat16", "train.precision"},
-           {"run.device=cuda", "run.device"},
-           {"plan.pipeline=4", "plan.pipeline"},
-           {"plan.data=4", "plan.data"},
-           {"plan.memory=1GiB", "plan.memory"},
-           {"plan.shard=optimizer", "plan.shard"},
-           {"plan.schedule=zb-h1", "plan.schedule"}}) {
+  for (const auto& [setting, key] :
+       std::map<std::string, std::string>{{"model.layers=13", "model.layers"},
+                                          {"model.tied=false", "model.tied"},
+                                          {"model.dropout=0.1", "model.dropout"},
+                                          {"train.batch=16", "train.batch"},
+                                          {"train.optimizer=sgd", "train.optimizer"},
+                                          {"train.precision=bfloat16", "train.precision"},
+                                          {"run.device=cuda", "run.device"},
+                                          {"plan.pipeline=4", "plan.pipeline"},
+                                          {"plan.data=4", "plan.data"},
+                                          {"plan.memory=1GiB", "plan.memory"},
+                                          {"plan.shard=optimizer", "plan.shard"},
+                                          {"plan.schedule=zb-h1", "plan.schedule"}}) {
     EXPECT_NE(error(setting).find(cat("p.toml was made for ", key, " = ")), std::string::npos)
         << setting << ": " << error(setting);
   }
-  for (const char* setting : {"plan.pipeline=2", "plan.schedule=1f1b", "train.lr=1", "run.keep=2"}) {
+  for (const char* setting :
+       {"plan.pipeline=2", "plan.schedule=1f1b", "train.lr=1", "run.keep=2"}) {
     EXPECT_EQ(error(setting), "");
   }
   const test::TempFolder folder;
@@ -349,7 +350,8 @@ TEST(PlanFile, OperationsAreWords) {
   EXPECT_EQ(format_operations(operations), "a0-1 a2/1 i3 d4 loss b4-3 b1");
   EXPECT_EQ(parse_operations(format_operations(operations), "here"), operations);
   EXPECT_EQ(parse_operations("", "here"), Operations());
-  for (const char* word : {"a", "a-1", "a1-0", "b0-1", "c0", "a0/", "b0/1", "a0-", "a0x", "a99999999"}) {
+  for (const char* word :
+       {"a", "a-1", "a1-0", "b0-1", "c0", "a0/", "b0/1", "a0-", "a0x", "a99999999"}) {
     EXPECT_THROW(parse_operations(word, "here"), ConfigError) << word;
   }
 }

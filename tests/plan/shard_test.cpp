@@ -286,68 +286,6 @@ TEST(Shard, GathersMovedPiecesAfterTheStep) {
   EXPECT_EQ(fault(program), "");
 }
 
-TEST(WithoutReduces, LeavesReducesToTheStep) {
-  for (const Shard shard_kind : {Shard::None, Shard::Optimizer}) {
-    const Program program = without_reduces(SmallCase(shard_kind).program());
-    EXPECT_TRUE(program.step_reduces);
-    EXPECT_EQ(fault(program), "");
-    for (const RankProgram& rank : program.ranks) {
-      EXPECT_EQ(
-          list_of(program, rank),
-          cat("forward 0.0, forward 1.0, loss.0, backward 1.0, backward 0.0, forward 0.1, "
-              "forward 1.1, loss.1, backward 1.1, backward 0.1, squares, gather squares, decide, "
-              "step",
-              shard_kind == Shard::Optimizer ? ", gather layer 0, gather layer 1, gather table"
-                                             : ""));
-      const Instruction& step = *std::find_if(rank.instructions.begin(),
-                                              rank.instructions.end(),
-                                              [](const auto& one) { return one.op == Op::Step; });
-      EXPECT_EQ(step.reads.size(), 4u);  // three gradients, and what was decided of them
-      EXPECT_EQ(step.frees.size(), 1u);
-    }
-  }
-}
-
-TEST(WithoutReduces, ChangesNothingElseOfRandomPipelines) {
-  Dice dice(76);
-  int cases = 0;
-  for (int i = 0; i < 400 && !HasFailure(); ++i) {
-    const Case one = random_synchronous(dice);
-    const Program& before = one.program;
-    if (before.replicas() == 1 || !before.keeps_gradients()) {
-      continue;
-    }
-    ++cases;
-    SCOPED_TRACE(cat("case ", i, ", ", shard_name(before.shard)));
-    const Program after = without_reduces(before);
-    ASSERT_EQ(fault(after), "") << format_program(after);
-    EXPECT_EQ(finish_program(without_reduces(one.sharded), one.holdings, one.link(), 0), after);
-    EXPECT_EQ(program::parse_program(format_program(after), "written"), after);
-    EXPECT_LE(simulate(after).seconds, simulate(before).seconds + 1e-9);
-    for (size_t rank = 0; rank < after.ranks.size(); ++rank) {
-      const RankProgram& had = before.ranks[rank];
-      const RankProgram& has = after.ranks[rank];
-      std::vector<Instruction> kept = had.instructions;
-      std::erase_if(kept, [&](const Instruction& each) {
-        return each.op == Op::Reduce && !is_over_stages(before, each);
-      });
-      EXPECT_EQ(has.instructions, kept);
-      EXPECT_EQ(has.values, had.values);
-      EXPECT_EQ(has.persistent, had.persistent);
-      EXPECT_EQ(has.limit_bytes, had.limit_bytes);
-      EXPECT_EQ(replay_peak(has).bytes, replay_peak(had).bytes);
-    }
-  }
-  EXPECT_GT(cases, 100);
-}
-
-TEST(WithoutReduces, WantsReplicasWithWholeGradients) {
-  EXPECT_THROW(without_reduces(SmallCase(Shard::Gradients).program()), InternalError);
-  EXPECT_THROW(without_reduces(SmallCase(Shard::Parameters).program()), InternalError);
-  const SmallCase one(Shard::None);
-  EXPECT_THROW(without_reduces(one.turns(keep_everything(one.table), 2)), InternalError);
-}
-
 TEST(Shard, DropsABucketAfterTheNextWork) {
   const SmallCase one(Shard::Gradients);
   const Program program = one.program();

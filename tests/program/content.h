@@ -138,8 +138,12 @@ struct Content {
   std::vector<int32_t> updates;  // m, c, o, p: that each element has had; e: each unit
   std::vector<int32_t>
       seen;                // v: updates that each unit has had; a unit that is not in it: kAbsent
-  SquaresContent squares;  // q, z
+  SquaresContent squares;  // q, z, h, j, r, l, y: of gradients, or of what was made of them
   int32_t update = kUnknown;  // n: that it decides
+  bool is_estimate = false;   // q, z, n: by sketches
+  // r: what is averaged; o: what it was prepared with.
+  enum class Prepared : uint8_t { No, Lengths, Gradients, Momentum, Weights } prepared = {};
+  std::vector<int32_t> averaged = {};  // o: by element, the update whose average it has; none: no
 };
 
 // The one number of a list, or kUnknown.

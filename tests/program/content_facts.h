@@ -138,12 +138,18 @@ class ContentFacts {
             replicas(),
             micro_batches()};
   }
-  // The update that an element of a gradient is all of, and nothing else; or kUnknown. Where the
-  // step itself adds up what replicas have, a rank's gradient is of its own replica.
-  int32_t update_of(const Gradient& gradient, size_t element, int32_t rank) const {
+  // The update that an element of a gradient is all of, and nothing else; or kUnknown. Of all
+  // replicas, or of the rank's own.
+  int32_t update_of(const Gradient& gradient, size_t element) const {
+    return update_of(gradient, element, 0, replicas());
+  }
+  int32_t own_update_of(const Gradient& gradient, size_t element, int32_t rank) const {
     const auto replica = static_cast<size_t>(replica_of(rank));
-    const size_t first = program_.step_reduces ? replica : 0;
-    const size_t end = program_.step_reduces ? replica + 1 : replicas();
+    return update_of(gradient, element, replica, replica + 1);
+  }
+
+ private:
+  int32_t update_of(const Gradient& gradient, size_t element, size_t first, size_t end) const {
     for (size_t update = 0; update < static_cast<size_t>(program_.updates); ++update) {
       if (gradient.is_exactly(element, update * batch(), (update + 1) * batch(), first, end)) {
         return static_cast<int32_t>(update);
@@ -152,7 +158,6 @@ class ContentFacts {
     return kUnknown;
   }
 
- private:
   int32_t coordinate(int32_t rank, comm::Axis axis) const {
     const comm::Mesh& mesh = program_.mesh;
     switch (axis) {
@@ -184,10 +189,8 @@ class ContentFacts {
     if (mesh.data == 1 && program_.shard != program::Shard::None) {
       harm("one replica divides nothing");
     }
-    const bool is_whole =
-        program_.shard == program::Shard::None || program_.shard == program::Shard::Optimizer;
-    if (program_.step_reduces && (mesh.data == 1 || !is_whole)) {
-      harm("a step reduces what is not there");
+    if (program_.is_apart && (mesh.data == 1 || program_.shard != program::Shard::None)) {
+      harm("replicas move apart, and there are none, or none has all");
     }
   }
 

@@ -136,7 +136,7 @@ class ContentInterpreter {
   }
 
   static bool is_exchange(const Instruction& one) {
-    return one.op == Op::Gather || one.op == Op::Reduce;
+    return one.op == Op::Gather || one.op == Op::Reduce || one.op == Op::Exchange;
   }
   static bool is_on_line(const Instruction& one) {
     return one.resource.kind == program::ResourceKind::Line;
@@ -159,7 +159,11 @@ class ContentInterpreter {
         }
       }
     }
-    return true;
+    // What frees a value that was sent begins when the peer has it.
+    return std::none_of(one.frees.begin(), one.frees.end(), [&](ValueId id) {
+      const auto sent = here.on_the_way.find(id);
+      return sent != here.on_the_way.end() && sent->second > 0;
+    });
   }
 
   void come_to(int32_t number, const Instruction& one) {
@@ -176,8 +180,6 @@ class ContentInterpreter {
         here.on_lines.push_back(&one);
       }
       join(number, one);
-    } else if (one.op == Op::Step && program_.step_reduces) {
-      join(number, one);
     }
   }
 
@@ -186,8 +188,7 @@ class ContentInterpreter {
     if (one.op == Op::Receive && channels_[channel_of(number, one)].empty()) {
       return true;
     }
-    const bool stands_still =
-        (is_exchange(one) && !is_on_line(one)) || (one.op == Op::Step && program_.step_reduces);
+    const bool stands_still = is_exchange(one) && !is_on_line(one);
     if (stands_still && !meeting_of(number, one, here.met[group_of(number, one)] - 1).is_over) {
       return true;
     }
@@ -251,25 +252,15 @@ class ContentInterpreter {
 
   // ---- Meetings
 
-  // A step that reduces meets those of its replicas.
   std::vector<int32_t> members_of(int32_t number, const Instruction& one) const {
-    if (one.op != Op::Step) {
-      return facts_->members(one.group, number);
-    }
-    std::vector<int32_t> replicas;
-    for (int32_t other = 0; other < facts_->num_ranks(); ++other) {
-      if (facts_->stage_of(other) == facts_->stage_of(number)) {
-        replicas.push_back(other);
-      }
-    }
-    return replicas;
+    return facts_->members(one.group, number);
   }
   GroupKey group_of(int32_t number, const Instruction& one) const {
     const std::vector<int32_t> members = members_of(number, one);
     if (!has(members, number)) {
       harm("is in no such group");
     }
-    return {one.op == Op::Step ? -1 : one.group, members.front()};
+    return {one.group, members.front()};
   }
   Meeting& meeting_of(int32_t number, const Instruction& one, size_t index) {
     std::deque<Meeting>& all = meetings_[group_of(number, one)];
@@ -288,10 +279,8 @@ class ContentInterpreter {
       return;
     }
     meeting.is_over = true;
-    if (one.op != Op::Step) {
-      check_sizes(meeting);
-      exchange(meeting);
-    }
+    check_sizes(meeting);
+    exchange(meeting);
     for (const auto& [member, instruction] : meeting.arrived) {
       std::erase(rank(member).on_lines, instruction);
     }
@@ -299,8 +288,7 @@ class ContentInterpreter {
 
   static void check_alike(const Instruction& one, const Instruction& two) {
     if (one.op != two.op || one.units != two.units || one.scatters != two.scatters ||
-        (is_exchange(one) &&
-         (one.micro_batch != two.micro_batch || one.resource.kind != two.resource.kind))) {
+        one.micro_batch != two.micro_batch || one.resource.kind != two.resource.kind) {
       harm("meets something else");
     }
   }
@@ -336,8 +324,10 @@ class ContentInterpreter {
       rank(member).contents.begin_work(*instruction);
     }
     const Instruction& first = *meeting.arrived.front().second;
-    if (first.op == Op::Gather && first.units.empty()) {
-      gather_squares(meeting);
+    if (first.op == Op::Exchange) {
+      average(meeting);
+    } else if (first.op == Op::Gather && first.units.empty()) {
+      gather_of_no_unit(meeting);
     } else if (first.units.size() != 1 || first.units[0] < 0 ||
                static_cast<size_t>(first.units[0]) >= program_.units.size()) {
       harm("is of one unit");
@@ -352,32 +342,84 @@ class ContentInterpreter {
     }
   }
 
-  // All have the squares of all, where two say the same of an element.
-  void gather_squares(const Meeting& meeting) {
-    SquaresContent all;
+  // Its first member says what it is.
+  void gather_of_no_unit(const Meeting& meeting) {
+    const auto& [first, instruction] = meeting.arrived.front();
+    const auto reads = [&, one = instruction](ValueKind kind) {
+      return rank(first).contents.find_kind(one->reads, kind) >= 0;
+    };
+    if (reads(ValueKind::Squares)) {
+      return gather_sums(meeting, ValueKind::Squares, ValueKind::AllSquares);
+    }
+    require_all_replicas(meeting);
+    if (reads(ValueKind::Sketches)) {
+      return gather_sums(meeting, ValueKind::Sketches, ValueKind::AllSketches);
+    }
+    if (reads(ValueKind::Lengths)) {
+      return gather_sums(meeting, ValueKind::Lengths, ValueKind::AllLengths);
+    }
+    for (const auto& [member, one] : meeting.arrived) {
+      rank(member).contents.fill(*one);
+    }
+  }
+  // What an optimizer exchanges goes by the parameters that replicas of one stage have.
+  void require_all_replicas(const Meeting& meeting) const {
+    for (const auto& [member, one] : meeting.arrived) {
+      if (facts_->stage_of(member) != facts_->stage_of(meeting.arrived.front().first)) {
+        harm("meets ranks that have other units");
+      }
+    }
+    if (meeting.arrived.size() != facts_->replicas()) {
+      harm("lacks replicas");
+    }
+  }
+
+  // All have the sums of all, where two say the same of an element.
+  void gather_sums(const Meeting& meeting, ValueKind own_kind, ValueKind all_kind) {
+    Content all{.kind = all_kind};
     int32_t version = kUnknown;
     for (const auto& [member, instruction] : meeting.arrived) {
       RankContents& contents = rank(member).contents;
-      const ValueId own = contents.find(
-          instruction->reads, [](const Value& value) { return value.kind == ValueKind::Squares; });
+      const ValueId own = contents.find_kind(instruction->reads, own_kind);
       if (own < 0) {
         harm("lacks what it needs");
       }
       version = contents.value(own).version;
-      add_squares(all, contents.content(own).squares);
+      add_squares(all.squares, contents.content(own).squares);
+      all.is_estimate = all.is_estimate || contents.content(own).is_estimate;
     }
     for (const auto& [member, instruction] : meeting.arrived) {
       RankContents& contents = rank(member).contents;
-      const ValueId made = contents.find(instruction->makes, [](const Value& value) {
-        return value.kind == ValueKind::AllSquares;
-      });
+      const ValueId made = contents.find_kind(instruction->makes, all_kind);
       if (made < 0) {
-        harm("does not keep the squares");
+        harm("does not keep the sums");
       }
       contents.require_version(contents.value(made), version);
-      contents.make(*instruction, made, {.kind = ValueKind::AllSquares, .squares = all});
+      contents.make(*instruction, made, all);
     }
   }
+
+  void average(const Meeting& meeting) {
+    require_all_replicas(meeting);
+    Content all;
+    for (const auto& [member, instruction] : meeting.arrived) {
+      RankContents& contents = rank(member).contents;
+      const ValueId ready = contents.find_kind(instruction->reads, ValueKind::Prepared);
+      if (ready < 0) {
+        harm("lacks what it averages");
+      }
+      const Content::Prepared prepared = contents.content(ready).prepared;
+      if (all.prepared != Content::Prepared::No && all.prepared != prepared) {
+        harm("averages different things");
+      }
+      all.prepared = prepared;
+      add_squares(all.squares, contents.content(ready).squares);
+    }
+    for (const auto& [member, instruction] : meeting.arrived) {
+      rank(member).contents.take_average(*instruction, all);
+    }
+  }
+
   // Stages that have the same unit square it alike.
   static void add_squares(SquaresContent& all, const SquaresContent& more) {
     all.resize(more.size());

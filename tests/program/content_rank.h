@@ -117,11 +117,17 @@ class RankContents {
       case Op::Add:
         add_share(one);
         break;
+      case Op::Sketch:
+        sketch(one);
+        break;
       case Op::Squares:
         square(one);
         break;
       case Op::Decide:
         decide(one);
+        break;
+      case Op::Prepare:
+        prepare(one);
         break;
       case Op::Step:
         step(one);
@@ -169,6 +175,9 @@ class RankContents {
         std::find_if(list.begin(), list.end(), [&](ValueId id) { return matches(value(id)); });
     return found == list.end() ? -1 : *found;
   }
+  ValueId find_kind(const std::vector<ValueId>& list, ValueKind kind) const {
+    return find(list, [&](const Value& one) { return one.kind == kind; });
+  }
   ValueId find_of_unit(const std::vector<ValueId>& list, ValueKind kind, int32_t unit) const {
     return find(list, [&](const Value& one) { return one.kind == kind && one.unit == unit; });
   }
@@ -185,6 +194,43 @@ class RankContents {
     }
   }
   int32_t updates_done() const { return updates_done_; }
+
+  // What the rank's optimizer needs of its replicas' state is there.
+  void fill(const Instruction& one) {
+    if (facts_.program().shard != program::Shard::Optimizer) {
+      harm("fills a state that is whole, or that nobody averages");
+    }
+    const ValueId made = find_kind(one.makes, ValueKind::Filled);
+    if (made < 0) {
+      harm("does not say that the state is there");
+    }
+    for (const int32_t number : facts_.own_units(number_)) {
+      if (moves_[number] > updates_done_) {
+        harm("fills a state of which some has moved");
+      }
+      const ValueId state = change_of_unit(one, ValueKind::State, number);
+      if (content(state).prepared != Content::Prepared::No) {
+        harm("fills a state that has begun to move");
+      }
+    }
+    require_version(value(made), updates_done_);
+    make(one, made, {.kind = ValueKind::Filled});
+    filled_ = made;
+  }
+
+  // `all`: what each replica has prepared.
+  void take_average(const Instruction& one, const Content& all) {
+    for (const int32_t number : facts_.own_units(number_)) {
+      change_averaged(one, all.prepared, number);
+      Content& state = content(change_of_unit(one, ValueKind::State, number));
+      const bool is_first = state.averaged.empty();
+      state.averaged.assign(num_elements(unit(number)), kUnknown);
+      for (size_t element = 0; is_first && element < state.averaged.size(); ++element) {
+        state.averaged[element] = common_of_replicas(all.squares, number, element);
+      }
+    }
+    change_rank_state(one);
+  }
 
   // When all ranks are done: exactly what a plain step leaves.
   void finish() const {
@@ -205,6 +251,46 @@ class RankContents {
   enum class Life : uint8_t { NotYet, Live, Gone };
 
   int32_t replica() const { return facts_.replica_of(number_); }
+
+  // It changes what it has of a unit, and has said so. What it sets is lost.
+  ValueId change_of_unit(const Instruction& one, ValueKind kind, int32_t number) {
+    const ValueId id = find_of_unit(changes(one), kind, number);
+    if (id < 0) {
+      harm("changes what it does not say");
+    }
+    if (change(one, id)) {
+      spoil(id);
+    }
+    return id;
+  }
+  void change_averaged(const Instruction& one, Content::Prepared prepared, int32_t number) {
+    if (prepared == Content::Prepared::Gradients) {
+      change_of_unit(one, ValueKind::GradientSum, number);
+    } else if (prepared == Content::Prepared::Weights) {
+      change_of_unit(one, ValueKind::Master, number);
+    }
+  }
+  void change_rank_state(const Instruction& one) {
+    for (const ValueId id : rank_.persistent) {
+      if (value(id).kind == ValueKind::RankState) {
+        if (!has(changes(one), id)) {
+          harm("changes what it does not say");
+        }
+        if (change(one, id)) {
+          spoil(id);
+        }
+      }
+    }
+  }
+  // What all replicas say of an element, each of them something.
+  int32_t common_of_replicas(const SquaresContent& all, int32_t number, size_t element) const {
+    std::vector<int32_t> known;
+    for (const std::vector<std::vector<int32_t>>& of_replica : all) {
+      const std::vector<int32_t>& part = of_replica[static_cast<size_t>(number)];
+      known.push_back(element < part.size() ? part[element] : kUnknown);
+    }
+    return common(known);
+  }
   const program::Unit& unit(int32_t number) const { return facts_.unit(number); }
 
   void be_born(ValueId id) {
@@ -231,7 +317,7 @@ class RankContents {
     if ((is_link || is_inlet) && (index < 0 || index >= facts_.num_ranks() || index == number_)) {
       harm("there is no such peer");
     }
-    const bool is_exchange = one.op == Op::Gather || one.op == Op::Reduce;
+    const bool is_exchange = one.op == Op::Gather || one.op == Op::Reduce || one.op == Op::Exchange;
     if (kind == ResourceKind::Line && (!is_exchange || index != one.group)) {
       harm("is on a line of others");
     }
@@ -286,6 +372,7 @@ class RankContents {
         std::fill(part.begin(), part.end(), kUnknown);
       }
     }
+    std::fill(one.averaged.begin(), one.averaged.end(), kUnknown);
     one.update = kUnknown;
     one.layer = one.micro_batch = -1;
   }
@@ -544,42 +631,77 @@ class RankContents {
     }
   }
 
-  void square(const Instruction& one) {
-    const program::Program& program = facts_.program();
-    Content squares{.kind = ValueKind::Squares};
-    squares.squares.assign(facts_.replicas(),
-                           std::vector<std::vector<int32_t>>(program.units.size()));
-    std::vector<int32_t> covered;
-    for (const ValueId id : one.reads) {
-      if (value(id).kind != ValueKind::GradientSum) {
-        continue;
-      }
-      const int32_t number = value(id).unit;
-      // Gradients that nobody has reduced are the rank's own, all of them.
-      const std::vector<bool> is_there = elements_of(unit(number), value(id).slices);
-      const std::vector<bool> moved =
-          program.step_reduces ? is_there : facts_.moved(number_, number);
-      std::vector<int32_t>& part =
-          squares.squares[static_cast<size_t>(replica())][static_cast<size_t>(number)];
-      part.assign(moved.size(), kAbsent);
-      for (size_t element = 0; element < moved.size(); ++element) {
-        if (moved[element]) {
-          part[element] = is_there[element]
-                              ? facts_.update_of(content(id).gradient, element, number_)
-                              : kUnknown;
-          covered.push_back(part[element]);
-        }
-      }
-    }
-    const ValueId made =
-        find(one.makes, [](const Value& value) { return value.kind == ValueKind::Squares; });
+  SquaresContent no_squares() const {
+    return SquaresContent(facts_.replicas(),
+                          std::vector<std::vector<int32_t>>(facts_.program().units.size()));
+  }
+  std::vector<int32_t>& part_of(Content& content, int32_t number) const {
+    return content.squares[static_cast<size_t>(replica())][static_cast<size_t>(number)];
+  }
+  // Where it is of one update, the value says so.
+  void make_sums(const Instruction& one, Content sums, const std::vector<int32_t>& covered) {
+    const ValueId made = find_kind(one.makes, sums.kind);
     if (made >= 0) {
       const int32_t update = covered.empty() ? updates_done_ : common(covered);
       if (update != kUnknown) {
         require_version(value(made), update);
       }
-      make(one, made, std::move(squares));
+      make(one, made, std::move(sums));
     }
+  }
+
+  // Gradients that nobody has reduced: the rank's own, all of them.
+  void sketch(const Instruction& one) {
+    Content sketches{.kind = ValueKind::Sketches, .squares = no_squares()};
+    std::vector<int32_t> covered;
+    for (const ValueId id : one.reads) {
+      if (value(id).kind != ValueKind::GradientSum) {
+        continue;
+      }
+      const std::vector<bool> is_there = elements_of(unit(value(id).unit), value(id).slices);
+      std::vector<int32_t>& part = part_of(sketches, value(id).unit);
+      for (size_t element = 0; element < is_there.size(); ++element) {
+        part.push_back(is_there[element]
+                           ? facts_.own_update_of(content(id).gradient, element, number_)
+                           : kUnknown);
+      }
+      covered.insert(covered.end(), part.begin(), part.end());
+    }
+    make_sums(one, std::move(sketches), covered);
+  }
+
+  void square(const Instruction& one) {
+    Content squares{.kind = ValueKind::Squares, .squares = no_squares()};
+    std::vector<int32_t> covered;
+    const auto cover_moved = [&](int32_t number, const auto& known) {
+      const std::vector<bool> moved = facts_.moved(number_, number);
+      std::vector<int32_t>& part = part_of(squares, number);
+      part.assign(moved.size(), kAbsent);
+      for (size_t element = 0; element < moved.size(); ++element) {
+        if (moved[element]) {
+          part[element] = known(element);
+          covered.push_back(part[element]);
+        }
+      }
+    };
+    const ValueId sketches = find_kind(one.reads, ValueKind::AllSketches);
+    if (sketches >= 0) {
+      squares.is_estimate = true;
+      for (const int32_t number : facts_.own_units(number_)) {
+        cover_moved(number, [&](size_t element) {
+          return common_of_replicas(content(sketches).squares, number, element);
+        });
+      }
+    }
+    for (const ValueId id : one.reads) {
+      if (sketches < 0 && value(id).kind == ValueKind::GradientSum) {
+        const std::vector<bool> is_there = elements_of(unit(value(id).unit), value(id).slices);
+        cover_moved(value(id).unit, [&](size_t element) {
+          return is_there[element] ? facts_.update_of(content(id).gradient, element) : kUnknown;
+        });
+      }
+    }
+    make_sums(one, std::move(squares), covered);
   }
 
   // Ranks that update together decide by the gradients of all units; others by their own.
@@ -604,10 +726,12 @@ class RankContents {
       require_version(value(from), update);
       require_version(value(made), update);
     }
-    make(one, made, {.kind = ValueKind::Decision, .update = update});
+    make(one,
+         made,
+         {.kind = ValueKind::Decision, .update = update, .is_estimate = content(from).is_estimate});
   }
   // What is known of each element of a unit. Where replicas divide it, one of them squares it and
-  // the others do not; where each has its own gradients, all of them do; else any of them will do.
+  // the others do not; else any of them will do.
   void cover(const SquaresContent& squares, size_t number, std::vector<int32_t>& covered) const {
     const program::Program& program = facts_.program();
     for (size_t element = 0; element < num_elements(program.units[number]); ++element) {
@@ -619,8 +743,77 @@ class RankContents {
         }
       }
       const bool is_once = program.shard == program::Shard::None || known.size() == 1;
-      const bool is_of_all = known.size() == facts_.replicas();
-      covered.push_back((program.step_reduces ? is_of_all : is_once) ? common(known) : kUnknown);
+      covered.push_back(is_once ? common(known) : kUnknown);
+    }
+  }
+
+  // What the optimizer does before an exchange. Gradients that replicas average are their own, and
+  // the decision is by their sketches; what is measured is slices, each element by one replica.
+  void prepare(const Instruction& one) {
+    const ValueId decision = find_kind(one.reads, ValueKind::Decision);
+    const bool gives = find_kind(one.makes, ValueKind::Prepared) >= 0;
+    const bool measures = find_kind(one.makes, ValueKind::Lengths) >= 0;
+    if (decision < 0 || (!gives && !measures)) {
+      harm("decides nothing, or prepares nothing");
+    }
+    if (filled_ >= 0 && !has(one.reads, filled_)) {
+      harm("does not wait for the state");
+    }
+    const Content& decided = content(decision);
+    const int32_t update = decided.is_estimate == gives ? decided.update : kUnknown;
+    Content ready{.kind = ValueKind::Prepared,
+                  .squares = no_squares(),
+                  .prepared = gives ? averaged_of(one) : Content::Prepared::Lengths};
+    Content lengths{.kind = ValueKind::Lengths, .squares = no_squares()};
+    for (const int32_t number : facts_.own_units(number_)) {
+      prepare_unit(one, number, update, ready, lengths);
+    }
+    if (gives) {
+      change_rank_state(one);
+      make_sums(one, std::move(ready), {decided.update});
+    }
+    if (measures) {
+      measures_ = true;
+      make_sums(one, std::move(lengths), {decided.update});
+    }
+  }
+  Content::Prepared averaged_of(const Instruction& one) const {
+    const std::vector<ValueId> changed = changes(one);
+    const bool gradients = find_kind(changed, ValueKind::GradientSum) >= 0;
+    const bool weights = find_kind(changed, ValueKind::Master) >= 0;
+    if ((gradients && weights) || (weights && facts_.program().shard != program::Shard::None)) {
+      harm("averages two things, or slices of weights");
+    }
+    return gradients ? Content::Prepared::Gradients
+           : weights ? Content::Prepared::Weights
+                     : Content::Prepared::Momentum;
+  }
+  void prepare_unit(
+      const Instruction& one, int32_t number, int32_t update, Content& ready, Content& lengths) {
+    const ValueId state = change_of_unit(one, ValueKind::State, number);
+    change_averaged(one, ready.prepared, number);
+    std::vector<ValueId> used = one.reads;
+    if (ready.prepared == Content::Prepared::Gradients) {
+      used = changes(one);
+    }
+    const ValueId sum = find_of_unit(used, ValueKind::GradientSum, number);
+    if (sum < 0) {
+      harm("lacks what it prepares");
+    }
+    if (content(state).prepared != Content::Prepared::No || moves_[number] > updates_done_) {
+      spoil(state);
+    }
+    content(state).prepared = ready.prepared;
+    const bool gives = ready.prepared != Content::Prepared::Lengths;
+    const std::vector<bool> moved = facts_.moved(number_, number);
+    const std::vector<bool> is_there = elements_of(unit(number), value(sum).slices);
+    for (size_t element = 0; element < moved.size(); ++element) {
+      const Gradient& gradient = content(sum).gradient;
+      const int32_t own = facts_.own_update_of(gradient, element, number_);
+      const int32_t found = gives ? own : facts_.update_of(gradient, element);
+      const int32_t known = is_there[element] && found == update ? update : kUnknown;
+      part_of(ready, number).push_back(known);
+      part_of(lengths, number).push_back(moved[element] ? known : kAbsent);
     }
   }
 
@@ -640,7 +833,7 @@ class RankContents {
       if (!has(facts_.own_units(number_), number)) {
         harm("has no such unit");
       }
-      move_unit(one, number, content(decision).update);
+      move_unit(one, number, content(decision));
     }
     for (const auto* list : {&one.sets, &one.updates}) {
       for (const ValueId id : *list) {
@@ -658,7 +851,7 @@ class RankContents {
 
   // Each element that the rank has in its charge goes from one update to the next, if all is there:
   // weights, state, gradient and decision of the same update. Otherwise nobody knows what it is.
-  void move_unit(const Instruction& one, int32_t number, int32_t decided) {
+  void move_unit(const Instruction& one, int32_t number, const Content& decision) {
     ++moves_[number];
     const ValueId sum = find_of_unit(one.reads, ValueKind::GradientSum, number);
     const std::vector<ValueId> changed = changes(one);
@@ -672,7 +865,15 @@ class RankContents {
     const std::vector<bool> has_sum = elements_of(unit(number), value(sum).slices);
     const std::vector<bool> has_master = elements_of(unit(number), value(master).slices);
     const std::vector<int32_t> before = content(master).updates;
-    const std::vector<int32_t> state_before = content(state).updates;
+    const Content state_before = content(state);
+    const bool is_measured = !measures_ || has_lengths(one, number, decision.update);
+    // Each by its own gradients, or by an average that stands for them: the norm is estimated.
+    const bool is_average = state_before.prepared > Content::Prepared::Lengths;
+    const bool is_apart = facts_.program().is_apart;
+    const int32_t decided =
+        decision.is_estimate == (is_average || is_apart) && is_measured && !(is_average && is_apart)
+            ? decision.update
+            : kUnknown;
     for (const ValueId id : {master, state, copy}) {
       if (id >= 0 && change(one, id)) {
         spoil(id);
@@ -685,14 +886,39 @@ class RankContents {
       }
       const int32_t update = before[element];
       const bool is_right = !is_lost && update >= 0 && has_master[element] && has_sum[element] &&
-                            state_before[element] == update && decided == update &&
-                            facts_.update_of(content(sum).gradient, element, number_) == update;
+                            state_before.updates[element] == update && decided == update &&
+                            taken_in(state_before, content(sum).gradient, element) == update;
       for (const ValueId id : {master, state, copy}) {
         if (id >= 0) {
           content(id).updates[element] = is_right ? update + 1 : kUnknown;
         }
       }
     }
+  }
+  // The update whose gradients an element moves by.
+  int32_t taken_in(const Content& state, const Gradient& gradient, size_t element) const {
+    if (state.prepared > Content::Prepared::Lengths) {
+      return state.averaged.empty() ? kUnknown : state.averaged[element];
+    }
+    return facts_.program().is_apart ? facts_.own_update_of(gradient, element, number_)
+                                     : facts_.update_of(gradient, element);
+  }
+  // It knows the sums over all slices of a unit, each once.
+  bool has_lengths(const Instruction& one, int32_t number, int32_t update) {
+    const ValueId lengths = find_kind(one.reads, ValueKind::AllLengths);
+    for (size_t element = 0; lengths >= 0 && element < num_elements(unit(number)); ++element) {
+      std::vector<int32_t> known;
+      for (const auto& of_replica : content(lengths).squares) {
+        const std::vector<int32_t>& part = of_replica[static_cast<size_t>(number)];
+        if (element < part.size() && part[element] != kAbsent) {
+          known.push_back(part[element]);
+        }
+      }
+      if (known.size() != 1 || known[0] != update) {
+        return false;
+      }
+    }
+    return lengths >= 0;
   }
   void move_rank_state(const Instruction& one, ValueId id) {
     if (change(one, id)) {
@@ -716,6 +942,14 @@ class RankContents {
       }
       done.clear(0);
     }
+    for (const int32_t number : facts_.own_units(number_)) {
+      if (const ValueId state = facts_.held(number_, ValueKind::State, number); state >= 0) {
+        content(state).prepared = Content::Prepared::No;
+        content(state).averaged.clear();
+      }
+    }
+    filled_ = -1;
+    measures_ = false;
     ++updates_done_;
   }
 
@@ -757,6 +991,8 @@ class RankContents {
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> versions_;  // layer, micro-batch, unit
   std::map<int32_t, int32_t> moves_;                                   // by unit
   int32_t updates_done_ = 0;
+  ValueId filled_ = -1;    // of the update at hand, what says that the state is there; -1: nothing
+  bool measures_ = false;  // likewise: replicas need the sums of each other's slices
 };
 
 }  // namespace penstock::test

@@ -11,7 +11,7 @@ inline const std::string kEverythingHead =
 micro-batches 4
 updates 2 weights=mixed
 mesh data=2 pipeline=2 tensor=2 context=2
-shard optimizer reduced=step
+shard optimizer replicas=apart
 group 0 "data" axes=data
 group 1 "wte" axes=pipeline stages=0,1
 group 2 "all" axes=data,pipeline,tensor,context
@@ -49,9 +49,14 @@ gather group=2 reads=q.0 makes=z.1:0 on=compute seconds=0.5 working=0 sends=16
 reduce units=0,1,2 mb=2 group=0 to=scatter reads=m0 makes=p0.2:1 sets=c0 updates=a0 frees=p0.2 on=line:0 seconds=0.25 working=1 sends=9000000000000000000
 reduce units=- group=3 to=all on=compute seconds=0.25 working=0
 add layer=3 units=1 reads=b1.3 makes=g0.0:1 sets=c0 updates=a0 frees=g0.0 on=compute seconds=0.125 working=1
+sketch reads=a0 makes=h.1:0 sets=m0 updates=o0 on=host seconds=0.5 working=0
+gather group=0 reads=h.1 makes=j.1:0 frees=h.1 on=compute seconds=0.5 working=0 sends=8
 squares reads=a0 makes=q.0:0/host sets=m0 updates=o0 on=host seconds=0.5 working=0
 decide reads=z.1 makes=n.1:0 sets=m0 updates=e0 frees=z.1,q.0 on=compute seconds=1 working=0
-step units=0,1 reads=a0,n.1 makes=t.0:1 sets=c0 updates=m0,o0,e0 frees=n.1,t.0 on=host seconds=0.3333333333333333 working=9223372036850000000
+gather group=0 makes=f.0:0 updates=o0 on=compute seconds=0 working=0
+prepare reads=n.1,f.0 makes=r.1:0,l.0:0 sets=c0 updates=o0,e0 frees=f.0,j.1 on=compute seconds=1 working=0
+exchange group=0 reads=r.1 makes=y.1:0 sets=c0 updates=o0,e0 frees=r.1,l.0 on=line:0 seconds=1 working=0 sends=12
+step units=0,1 reads=a0,n.1,y.1 makes=t.0:1 sets=c0 updates=m0,o0,e0 frees=n.1,t.0,y.1 on=host seconds=0.3333333333333333 working=9223372036850000000
 step on=compute seconds=0 working=0
 )";
 

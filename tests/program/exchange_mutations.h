@@ -1,4 +1,4 @@
-// Changes of one gather or reduce on all ranks that meet in it, and of work that is done twice: what
+// Changes of one gather, reduce or exchange on all ranks that meet in it, and of work that is done twice: what
 // a planner gets wrong, it gets wrong everywhere.
 #pragma once
 
@@ -119,7 +119,9 @@ inline std::optional<Mutation> change_field_on_all(program::Program& program, Di
   const bool is_line = changed.resource.kind == program::ResourceKind::Line;
   switch (how) {
     case 0:
-      changed.op = changed.op == program::Op::Gather ? program::Op::Reduce : program::Op::Gather;
+      changed.op = changed.op == program::Op::Gather   ? program::Op::Reduce
+                   : changed.op == program::Op::Reduce ? program::Op::Exchange
+                                                       : program::Op::Gather;
       break;
     case 1:
       changed.units = {picker.another(changed.units.empty() ? -1 : changed.units[0],

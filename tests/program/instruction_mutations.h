@@ -21,15 +21,16 @@ inline bool takes(program::Op op, std::string_view field) {
   const bool is_at_layer = op == Op::Forward || op == Op::Backward || op == Op::BackwardInput ||
                            op == Op::BackwardWeight;
   const bool is_message = op == Op::Send || op == Op::Receive;
-  const bool is_exchange = op == Op::Gather || op == Op::Reduce;
+  const bool is_of_units = op == Op::Gather || op == Op::Reduce;
+  const bool is_exchange = is_of_units || op == Op::Exchange;
   if (field == "layer") {
     return is_at_layer || is_message || op == Op::Add;
   }
   if (field == "units") {
-    return is_exchange || op == Op::Add || op == Op::Step;
+    return is_of_units || op == Op::Add || op == Op::Step;
   }
   if (field == "micro_batch") {
-    return is_at_layer || op == Op::Loss || is_message || is_exchange;
+    return is_at_layer || op == Op::Loss || is_message || is_of_units;
   }
   if (field == "keep") {
     return op == Op::Forward;

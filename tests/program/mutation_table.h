@@ -48,6 +48,7 @@ inline const std::vector<StrictRule>& strict_rules() {
         "only weights, gradients and state are changed in place",
         "which is no decision",
         "reads two versions of the weights",
+        "averages weights, and replicas divide",
         "gives the whole sum"}},
       {"nobody's",
        "a value that nobody holds, is given or makes is a mistake",
@@ -65,6 +66,7 @@ inline const std::vector<StrictRule>& strict_rules() {
         "are not reduced",
         "are not added up over the stages",
         " after it was reduced",
+        ", which was not reduced",
         " after it was added up",
         "does not set "}},
       {"all layers",
@@ -84,7 +86,10 @@ inline const std::vector<StrictRule>& strict_rules() {
         "comes before the step; until then",
         "a second step",
         "does not read a",
-        "does not read m"}},
+        "does not read j",
+        "does not read m",
+        "does not read y",
+        "of the replicas are not averaged"}},
       {"all squares",
        "squares are gathered from all ranks, though replicas that divide nothing have the same",
        {"it takes the ranks of all"}},
@@ -107,7 +112,7 @@ inline const std::vector<StrictRule>& strict_rules() {
        {"its layers do not share its parameters"}},
       {"does something",
        "squares and copies are of all units of the rank, though nobody may use them",
-       {"makes 0 values", "replicas keep no copies"}},
+       {"makes 0 values", "replicas keep no copies", "there are no replicas"}},
   };
   return rules;
 }

@@ -61,7 +61,7 @@ class RandomProgram {
                      .tensor = 1 + dice_.below(5) / 4,
                      .context = 1 + dice_.below(5) / 4};
     program_.shard = kShards[static_cast<size_t>(dice_.below(4))];
-    program_.step_reduces = dice_.is_heads();
+    program_.is_apart = dice_.is_heads();
     for (int32_t left = dice_.below(4); left > 0; --left) {
       add_group();
     }
@@ -192,7 +192,13 @@ class RandomProgram {
                                       ValueKind::Stashed,
                                       ValueKind::Squares,
                                       ValueKind::AllSquares,
-                                      ValueKind::Decision};
+                                      ValueKind::Decision,
+                                      ValueKind::Sketches,
+                                      ValueKind::AllSketches,
+                                      ValueKind::Filled,
+                                      ValueKind::Prepared,
+                                      ValueKind::Lengths,
+                                      ValueKind::AllLengths};
       if (!program_.layers.empty()) {
         kinds.insert(kinds.end(), {ValueKind::Saved, ValueKind::WeightWork});
       }
@@ -220,12 +226,13 @@ class RandomProgram {
   }
 
   Op pick_op(bool has_peer, bool has_values) {
-    std::vector<Op> ops = {Op::Loss, Op::Drop, Op::Stash, Op::Squares, Op::Decide, Op::Step};
+    std::vector<Op> ops = {
+        Op::Loss, Op::Drop, Op::Stash, Op::Sketch, Op::Squares, Op::Decide, Op::Prepare, Op::Step};
     if (!program_.layers.empty()) {
       ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
     }
     if (!program_.groups.empty()) {
-      ops.insert(ops.end(), {Op::Gather, Op::Reduce});
+      ops.insert(ops.end(), {Op::Gather, Op::Reduce, Op::Exchange});
     }
     if (num_units() > 0) {
       ops.push_back(Op::Add);
@@ -261,12 +268,15 @@ class RandomProgram {
     if (is_transfer(op) || is_at_layer(op)) {
       instruction.micro_batch = dice_.below(program_.micro_batches);
     }
-    if (is_collective(op)) {
+    const bool is_of_units = op == Op::Gather || op == Op::Reduce;
+    if (is_of_units) {
       instruction.micro_batch = dice_.below(program_.micro_batches + 1) - 1;
+    }
+    if (is_collective(op)) {
       instruction.group = dice_.below(static_cast<int32_t>(program_.groups.size()));
       instruction.scatters = op == Op::Reduce && dice_.is_heads();
     }
-    if (is_collective(op) || op == Op::Add || op == Op::Step) {
+    if (is_of_units || op == Op::Add || op == Op::Step) {
       instruction.units = some(num_units());
     }
     if (is_collective(op) || op == Op::Send) {
@@ -407,8 +417,8 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
 }
 
 // The programs that docs/program.md shows: of one rank, of two, with two updates, of two replicas,
-// and with values on every tier.
-constexpr int kDocumentPrograms = 5;
+// of two that exchange all that there is, and with values on every tier.
+constexpr int kDocumentPrograms = 6;
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
   const std::string opening = "```\npenstock-program 2\n";
@@ -488,7 +498,8 @@ TEST_F(ReplayScript, AgreesOnTheDocumentsExamples) {
   expect_example(1, 0.022, {220, 490}, 0, 0);
   expect_example(2, 0.011, {49}, 0, 0);
   expect_example(3, 0.014, {134, 134}, 0, 0);
-  expect_example(4, 0.009, {44}, 46, 90);
+  expect_example(4, 0.015, {154, 154}, 0, 0);
+  expect_example(5, 0.009, {44}, 46, 90);
 }
 
 TEST_F(ReplayScript, AgreesOnReplicasOfPipelines) {
@@ -496,7 +507,17 @@ TEST_F(ReplayScript, AgreesOnReplicasOfPipelines) {
     SCOPED_TRACE(shard_name(shard));
     expect_same_replay(test::replicated_program(shard, 2, schedule::Kind::ZeroBubbleH1, 3));
     expect_same_replay(test::replicated_program(shard, 1));
+    if (shard != Shard::None) {
+      expect_same_replay(test::exchanging_program(shard, {.lengths = 2}, 2));
+    }
   }
+  expect_same_replay(test::exchanging_program(Shard::None, {.reduces = false}, 2));
+  expect_same_replay(test::exchanging_program(Shard::Optimizer,
+                                              {.reduces = false,
+                                               .average = plan::UpdateForm::Average::Momentum,
+                                               .fills_momentum = true,
+                                               .lengths = 1},
+                                              2));
   expect_same_replay(test::asynchronous_program());
   expect_same_replay(test::unit_program());
 }

@@ -9,7 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
-#include "penstock/plan/shard.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/program/program_text.h"
 
 #include "program/asynchronous_program.h"
@@ -115,7 +115,7 @@ TEST(ProgramJson, EverythingReadsBack) {
   expect_has(
       "{\"penstock_program\":2,\n\"micro_batches\":4,\n\"updates\":2,\n\"mixes_weights\":true,\n"
       "\"mesh\":{\"data\":2,\"pipeline\":2,\"tensor\":2,\"context\":2},\n\"shard\":\"optimizer\",\n"
-      "\"step_reduces\":true,\n\"groups\":[\n{\"name\":\"data\",\"axes\":[\"data\"]},\n"
+      "\"apart\":true,\n\"groups\":[\n{\"name\":\"data\",\"axes\":[\"data\"]},\n"
       "{\"name\":\"wte\",\"axes\":[\"pipeline\"],\"stages\":[0,1]},\n");
   expect_has(
       "{\"name\":\"table\",\"layers\":[0,1,3],\"forward\":[0,1],\"shared\":true,"
@@ -242,24 +242,38 @@ TEST(ProgramJson, ReplicasAndUnitsReadBack) {
   }
 }
 
-TEST(ProgramJson, AStepThatReducesReadsBack) {
-  const Program program = plan::without_reduces(test::replicated_program(Shard::Optimizer, 2));
+TEST(ProgramJson, ReplicasThatMoveApartReadBack) {
+  const Program program = test::exchanging_program(Shard::None, {.reduces = false}, 2);
   std::string json = program_json(program);
-  const std::string said = "\n\"shard\":\"optimizer\",\n\"step_reduces\":true,\n\"groups\":[\n";
+  const std::string said = "\n\"shard\":\"none\",\n\"apart\":true,\n\"groups\":[\n";
   ASSERT_NE(json.find(said), std::string::npos) << json;
-  EXPECT_TRUE(program.step_reduces);
+  EXPECT_TRUE(program.is_apart);
   EXPECT_EQ(parse_program_json(json, "p.json"), program);
   json.replace(json.find("true"), 4, "false");
-  EXPECT_FALSE(parse_program_json(json, "p.json").step_reduces);
+  EXPECT_FALSE(parse_program_json(json, "p.json").is_apart);
   json.replace(json.find("false"), 5, "1");
-  EXPECT_EQ(json_error(json), "p.json: step_reduces is a JSON number; it should be true or false");
+  EXPECT_EQ(json_error(json), "p.json: apart is a JSON number; it should be true or false");
+}
+
+TEST(ProgramJson, WhatReplicasExchangeReadsBack) {
+  using enum plan::UpdateForm::Average;
+  const Program program = test::exchanging_program(
+      Shard::Optimizer,
+      {.reduces = false, .average = Gradients, .fills_alive = true, .lengths = 1});
+  const std::string json = program_json(program);
+  const std::string said =
+      "{\"op\":\"exchange\",\"group\":0,\"reads\":[\"r.0\"],\"updates\":[\"o0\",\"o1\",\"o2\","
+      "\"a0\",\"a1\",\"a2\"],\"frees\":[\"r.0\"],\"on\":\"compute\",\"seconds\":0,\"working\":0,"
+      "\"sends\":14},\n";
+  EXPECT_NE(json.find(said), std::string::npos) << json;
+  EXPECT_EQ(parse_program_json(json, "p.json"), program);
 }
 
 // What is left out of the text may be said here: no sharding, weights that layers do not share.
 TEST(ProgramJson, FlagsMayBeFalse) {
   std::string json = kTwoRanks;
   json.replace(json.find("\"layers\":[0]"), 12, "\"layers\":[0],\"shared\":false");
-  json.replace(json.find("\"groups\""), 8, "\"shard\":\"none\",\"step_reduces\":false,\"groups\"");
+  json.replace(json.find("\"groups\""), 8, "\"shard\":\"none\",\"apart\":false,\"groups\"");
   EXPECT_EQ(parse_program_json(json, "p.json"), parse_program(kTwoRanksAsText, "p.txt"));
 }
 
@@ -280,8 +294,11 @@ TEST(ProgramJsonError, MeshShardGroupsAndUnits) {
   EXPECT_EQ(error("{\"data\":2}", "{\"data\":\"2\"}"),
             "p.json: data is a JSON string; it should be a number");
   EXPECT_EQ(error("{\"data\":2}", "{\"data\":2,\"data\":2}"), "p.json: repeats the key \"data\"");
-  EXPECT_EQ(error("\"shard\":\"parameters\"", "\"step_reduces\":true"),
-            "p.json: key shard is missing");
+  EXPECT_EQ(error("\"shard\":\"parameters\"", "\"apart\":true"), "p.json: key shard is missing");
+  EXPECT_EQ(error("\"shard\":\"parameters\"", "\"shard\":\"none\",\"step_reduces\":true"),
+            "p.json: unknown key of a program \"step_reduces\" (known: penstock_program, "
+            "micro_batches, updates, mixes_weights, mesh, shard, apart, groups, layers, units, "
+            "ranks)");
   EXPECT_EQ(error("\"shard\":\"parameters\"", "\"shard\":3"),
             "p.json: shard is a JSON number; it should be a string");
   EXPECT_EQ(error("\"groups\":[", "\"groups\":[3,"),
@@ -354,7 +371,7 @@ TEST(ProgramJsonError, UnknownAndMissingKeys) {
   EXPECT_EQ(
       changed_error("\"micro_batches\"", "\"microbatches\""),
       "p.json: unknown key of a program \"microbatches\"; did you mean micro_batches? (known: "
-      "penstock_program, micro_batches, updates, mixes_weights, mesh, shard, step_reduces, groups, "
+      "penstock_program, micro_batches, updates, mixes_weights, mesh, shard, apart, groups, "
       "layers, units, ranks)");
   EXPECT_EQ(changed_error("\"micro_batches\":2,\n", ""), "p.json: key micro_batches is missing");
   EXPECT_EQ(
@@ -418,7 +435,7 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
       changed_error("\"op\":\"loss\"", "\"op\":\"los\""),
       "p.json: instruction 2 of rank 0: unknown word \"los\"; did you mean loss? (known: forward, "
       "loss, backward, backward-input, backward-weight, send, receive, drop, stash, gather, "
-      "reduce, add, squares, decide, step)");
+      "reduce, add, sketch, squares, decide, prepare, exchange, step)");
   EXPECT_EQ(changed_error("\"mb\":0", "\"mp\":0"),
             first +
                 "unknown field of forward \"mp\"; did you mean mb? (known: layer, mb, keep, reads, "

@@ -223,9 +223,9 @@ inline std::optional<Mutation> change_shard(program::Program& program, Dice& dic
   program.shard = static_cast<program::Shard>((was + dice.between(1, 3)) % 4);
   return Mutation{"program", "shard"};
 }
-inline std::optional<Mutation> change_step_reduces(program::Program& program, Dice&) {
-  program.step_reduces = !program.step_reduces;
-  return Mutation{"program", "step_reduces"};
+inline std::optional<Mutation> change_is_apart(program::Program& program, Dice&) {
+  program.is_apart = !program.is_apart;
+  return Mutation{"program", "is_apart"};
 }
 inline std::optional<Mutation> change_updates(program::Program& program, Dice& dice) {
   program.updates += dice.chance(50) ? 1 : -1;
@@ -290,7 +290,7 @@ inline std::vector<Mutator> program_mutators() {
           drop_a_group,
           change_mesh,
           change_shard,
-          change_step_reduces,
+          change_is_apart,
           change_updates,
           change_micro_batches,
           change_mixes_weights,

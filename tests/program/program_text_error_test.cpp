@@ -100,7 +100,7 @@ TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
       "forward, "
       "loss, backward, backward-input, backward-weight, send, receive, drop, stash, gather, "
       "reduce, "
-      "add, squares, decide, step)";
+      "add, sketch, squares, decide, prepare, exchange, step)";
   EXPECT_EQ(line_error("fordward layer=0"),
             "p.txt:6: unknown word \"fordward\"; did you mean forward?" + known);
   EXPECT_EQ(line_error("hld m0:5"), "p.txt:6: unknown word \"hld\"; did you mean hold?" + known);
@@ -311,11 +311,11 @@ TEST(ProgramTextError, ShardsThatAreNone) {
       "p.txt:4: unknown shard \"optimiser\"; did you mean optimizer? (known: none, optimizer, "
       "gradients, parameters)");
   EXPECT_EQ(unit_error(line, "shard"), "p.txt:4: shard" + kForm + "shard gradients");
-  EXPECT_EQ(unit_error(line, line + " reduced=stop"),
-            "p.txt:4: unknown reduced \"stop\"; did you mean step? (known: step)");
-  EXPECT_EQ(unit_error(line, line + " reduce=step"),
-            "p.txt:4: reduced" + kForm + "shard optimizer reduced=step");
-  EXPECT_EQ(unit_error(line, line + " reduced=step more"),
+  EXPECT_EQ(unit_error(line, line + " replicas=part"),
+            "p.txt:4: unknown replicas \"part\"; did you mean apart? (known: apart)");
+  EXPECT_EQ(unit_error(line, line + " reduced=step"),
+            "p.txt:4: replicas" + kForm + "shard none replicas=apart");
+  EXPECT_EQ(unit_error(line, line + " replicas=apart more"),
             "p.txt:4: shard" + kForm + "shard gradients");
 }
 

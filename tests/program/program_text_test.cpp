@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
-#include "penstock/plan/shard.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/program/program_reader.h"
 
 #include "program/asynchronous_program.h"
@@ -59,7 +59,7 @@ TEST(ProgramText, LinesBeforeTheInstructionsMeanWhatTheySay) {
   EXPECT_TRUE(program.mixes_weights);
   EXPECT_EQ(program.mesh, (comm::Mesh{.data = 2, .pipeline = 2, .tensor = 2, .context = 2}));
   EXPECT_EQ(program.shard, Shard::Optimizer);
-  EXPECT_TRUE(program.step_reduces);
+  EXPECT_TRUE(program.is_apart);
   EXPECT_EQ(program.groups,
             (std::vector<comm::RankGroup>{
                 comm::along(Data), comm::among_stages("wte", {0, 1}), comm::all(), {.name = ""}}));
@@ -115,8 +115,14 @@ TEST(ProgramText, ValuesMeanWhatTheirNamesSay) {
       {.kind = AllSquares, .version = 1},
       {.kind = Gathered, .unit = 0, .micro_batch = 2, .bytes = 1},
       {.kind = Bucket, .unit = 0, .micro_batch = 0, .bytes = 1},
+      {.kind = Sketches, .version = 1},
+      {.kind = AllSketches, .version = 1},
       {.kind = Squares, .tier = Tier::Host, .version = 0},
       {.kind = Decision, .version = 1},
+      {.kind = Filled, .version = 0},
+      {.kind = Prepared, .version = 1},
+      {.kind = Lengths, .version = 0},
+      {.kind = AllLengths, .version = 1},
       {.kind = Targets, .micro_batch = 0, .bytes = 1},
   };
   EXPECT_EQ(rank.values, expected);
@@ -235,19 +241,38 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .frees = {25},
                .seconds = 0.125,
                .working_bytes = 1});
-  expect_line(19,
+  expect_line(22,
+              {.op = Op::Prepare,
+               .reads = {29, 30},
+               .makes = {31, 32},
+               .sets = {1},
+               .updates = {4, 6},
+               .frees = {30, 27},
+               .seconds = 1});
+  expect_line(23,
+              {.op = Op::Exchange,
+               .group = 0,
+               .reads = {31},
+               .makes = {33},
+               .sets = {1},
+               .updates = {4, 6},
+               .frees = {31, 32},
+               .resource = {ResourceKind::Line, 0},
+               .seconds = 1,
+               .sent_bytes = 12});
+  expect_line(24,
               {.op = Op::Step,
                .units = {0, 1},
-               .reads = {2, 27},
-               .makes = {28},
+               .reads = {2, 29, 33},
+               .makes = {34},
                .sets = {1},
                .updates = {0, 4, 6},
-               .frees = {27, 28},
+               .frees = {29, 34, 33},
                .resource = {ResourceKind::HostCompute},
                .seconds = 1.0 / 3,
                .working_bytes = 9223372036850000000});
-  expect_line(20, {.op = Op::Step});
-  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 9000000000000000000);
+  expect_line(25, {.op = Op::Step});
+  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 8 + 12 + 9000000000000000000);
 }
 
 TEST(ProgramText, RanksNumberTheirValuesApart) {
@@ -342,16 +367,35 @@ TEST(ProgramText, ReplicasAndUnitsReadBack) {
              "sends=16\n");
 }
 
-TEST(ProgramText, AStepThatReducesReadsBack) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
-    const Program program = plan::without_reduces(test::replicated_program(shard, 2));
-    const std::string text = format_program(program);
-    EXPECT_NE(text.find(cat("\nshard ", shard_name(shard), " reduced=step\n")), std::string::npos)
-        << text;
-    const Program read = parse_program(text, "p.txt");
-    EXPECT_TRUE(read.step_reduces);
-    EXPECT_EQ(read, program);
+TEST(ProgramText, ReplicasThatMoveApartReadBack) {
+  const Program program = test::exchanging_program(Shard::None, {.reduces = false}, 2);
+  const std::string text = format_program(program);
+  EXPECT_NE(text.find("\nshard none replicas=apart\n"), std::string::npos) << text;
+  const Program read = parse_program(text, "p.txt");
+  EXPECT_TRUE(read.is_apart);
+  EXPECT_EQ(read, program);
+}
+
+TEST(ProgramText, WhatReplicasExchangeReadsBack) {
+  using enum plan::UpdateForm::Average;
+  const Program program = test::exchanging_program(
+      Shard::Optimizer,
+      {.reduces = false, .average = Momentum, .fills_momentum = true, .lengths = 2});
+  const std::string text = format_program(program);
+  for (const char* line :
+       {"\nsketch reads=a0,a1,a2 makes=h.0:0 on=compute seconds=0 working=0\n"
+        "gather group=0 reads=h.0 makes=j.0:0 frees=h.0 on=compute seconds=0 working=0 sends=11\n"
+        "squares reads=j.0 makes=q.0:0 frees=j.0 on=compute seconds=0 working=0\n",
+        "\ngather group=0 makes=f.0:0 updates=o0,o1,o2 on=compute seconds=0 working=0 sends=12\n"
+        "prepare reads=f.0,a0,a1,a2,n.0 makes=r.0:0,l.0:0 updates=o0,o1,o2 frees=f.0 on=compute "
+        "seconds=0 working=0\n"
+        "exchange group=0 reads=r.0 updates=o0,o1,o2 frees=r.0 on=compute seconds=0 working=0 "
+        "sends=14\n"
+        "gather group=0 reads=l.0 makes=y.0:0 frees=l.0 on=compute seconds=0 working=0 sends=30\n"
+        "step units=0,1,2 reads=a0,a1,a2,n.0,y.0 updates=m0,o0,m1,o1,m2,o2 frees=n.0,y.0 "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
+  EXPECT_EQ(parse_program(text, "p.txt"), program);
 }
 
 TEST(ProgramText, ProgramsWithoutRanksOrLayersAreWritten) {
@@ -434,13 +478,13 @@ TEST(ProgramText, WhatCannotBeReadBackIsNotWritten) {
                  "label \"1\" is out of order");
   expect_refusal([](P&, R& rank) { rank.persistent.push_back(11); },
                  "is not held from step to step");
-  expect_refusal([](P&, R& rank) { rank.given.push_back(29); }, "there is no value 29");
+  expect_refusal([](P&, R& rank) { rank.given.push_back(35); }, "there is no value 35");
   expect_refusal([](P&, R& rank) { rank.persistent.push_back(-1); }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[1].reads[0] = -1; }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].keep = 1; }, "there is no save mode 1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].layer = 3; }, "there is no layer 3");
   expect_refusal([](P&, R& rank) { rank.instructions[2].layer = -1; }, "layer \"-1\"");
-  expect_refusal([](P&, R& rank) { rank.instructions[20].layer = 1; }, "unknown field of step");
+  expect_refusal([](P&, R& rank) { rank.instructions[25].layer = 1; }, "unknown field of step");
   expect_refusal([](P&, R& rank) { rank.instructions[0].units = {0}; }, "unknown field of forward");
   expect_refusal([](P&, R& rank) { rank.instructions[0].group = 0; }, "unknown field of forward");
   expect_refusal([](P&, R& rank) { rank.instructions[0].scatters = true; },

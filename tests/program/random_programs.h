@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/plan/lower.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/rotor.h"
@@ -322,6 +323,38 @@ inline program::Program asynchronous_program(Dice& dice) {
       0);
 }
 
+// Of an optimizer that has more to exchange than gradients and weights.
+inline plan::UpdateForm random_form(Dice& dice, const program::Program& program) {
+  const bool is_sharded = program.shard != program::Shard::None;
+  plan::UpdateForm form{.reduces = !program.keeps_gradients() || dice.chance(20)};
+  if (is_sharded && (form.reduces || dice.chance(50))) {
+    form.lengths = static_cast<int32_t>(dice.between(1, 2));
+  }
+  if (!form.reduces) {
+    // Replicas that divide something neither move apart nor average weights.
+    form.average = static_cast<plan::UpdateForm::Average>(is_sharded ? dice.between(1, 2)
+                                                                     : dice.between(0, 3));
+    form.fills_momentum = is_sharded && dice.chance(70);
+    form.fills_alive = is_sharded && dice.chance(70);
+  }
+  return form;
+}
+inline std::vector<plan::ExchangeBytes> random_exchange_bytes(Dice& dice,
+                                                              const program::Program& program) {
+  std::vector<plan::ExchangeBytes> all;
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    plan::ExchangeBytes& bytes = all.emplace_back();
+    for (int64_t* one :
+         {&bytes.sketches, &bytes.momentum, &bytes.alive, &bytes.average, &bytes.lengths}) {
+      *one = dice.between(0, 9);
+    }
+    for (size_t unit = 0; unit < program.units.size(); ++unit) {
+      bytes.shared.push_back(dice.between(0, 9));
+    }
+  }
+  return all;
+}
+
 // Replicas of a pipeline, or of one rank.
 inline program::Program replicated_program(Dice& dice) {
   const auto ranks = static_cast<int32_t>(dice.between(1, 2));
@@ -350,8 +383,12 @@ inline program::Program replicated_program(Dice& dice) {
   }
   program::Program program = plan::finish_program(
       plan::shard(plan::write_turns(table, pipeline), sharding), holdings, pipeline.link, 0);
-  return program.keeps_gradients() && dice.chance(25) ? plan::without_reduces(std::move(program))
-                                                      : program;
+  return dice.chance(50) && !program.units.empty()
+             ? plan::write_exchanges(program,
+                                     random_form(dice, program),
+                                     random_exchange_bytes(dice, program),
+                                     pipeline.link)
+             : program;
 }
 
 // The i-th, of all sorts in turn; replicas have most that can go wrong.

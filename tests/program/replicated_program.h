@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/plan/exchanges.h"
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/shard.h"
@@ -120,6 +121,21 @@ inline program::Program replicated_program(program::Shard shard,
   program::Program program = plan::shard(plan::write_turns(table, pipeline), sharding);
   const plan::Holdings holdings = holdings_of(program, sharding.program_units());
   return plan::finish_program(std::move(program), holdings, {}, 0);
+}
+
+// Likewise, with what an optimizer exchanges in an update of this form.
+inline program::Program exchanging_program(program::Shard shard,
+                                           const plan::UpdateForm& form,
+                                           int32_t stages = 1) {
+  program::Program program = replicated_program(shard, stages);
+  const plan::ExchangeBytes bytes{.sketches = 11,
+                                  .momentum = 12,
+                                  .alive = 13,
+                                  .average = 14,
+                                  .lengths = 15,
+                                  .shared = {10, 20, 40}};
+  const std::vector<plan::ExchangeBytes> ranks(program.ranks.size(), bytes);
+  return plan::write_exchanges(std::move(program), form, ranks, {});
 }
 
 // The n-th instruction of this kind in a rank's list.

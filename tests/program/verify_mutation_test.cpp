@@ -122,7 +122,13 @@ bool can_harm(const std::string& subject, const std::string& field) {
       {"rank", "values +"},
       {"q", "tier"},
       {"z", "tier"},
-      {"n", "tier"}};
+      {"n", "tier"},
+      {"h", "tier"},
+      {"j", "tier"},
+      {"f", "tier"},
+      {"r", "tier"},
+      {"l", "tier"},
+      {"y", "tier"}};
   return field != "reads order" && !harmless.contains({subject, field});
 }
 
@@ -165,19 +171,18 @@ void expect_all_rows(const MutationTable& table,
       expect_row(table, name, field, test::takes(op, field));
     }
   }
-  for (const char* op : {"gather", "reduce"}) {
-    for (const char* field : {"all: drop",
-                              "all: duplicate",
-                              "all: move",
-                              "all: op",
-                              "all: units",
-                              "all: micro_batch",
-                              "all: group"}) {
+  for (const char* op : {"gather", "reduce", "exchange"}) {
+    for (const char* field :
+         {"all: drop", "all: duplicate", "all: move", "all: op", "all: group"}) {
       expect_row(table, op, field);
+    }
+    for (const char* field : {"all: units", "all: micro_batch"}) {
+      expect_row(table, op, field, /*is_used=*/std::string(op) != "exchange");
     }
   }
   expect_row(table, "reduce", "all: scatters");
-  for (const char* op : {"loss", "backward", "backward-input", "backward-weight", "add", "step"}) {
+  for (const char* op :
+       {"loss", "backward", "backward-input", "backward-weight", "add", "prepare", "step"}) {
     expect_row(table, op, "repeat");
   }
   for (const char* op : {"stash", "forward", "backward"}) {
@@ -239,7 +244,7 @@ TEST(VerifyMutation, RefusesEveryHarmfulChangeOfAnyField) {
   MutationTable table;
   std::set<std::pair<std::string, std::string>> lists;
   const std::vector<Mutator> mutators = all_mutators();
-  for (int i = 0; i < some(1500); ++i) {
+  for (int i = 0; i < some(4000); ++i) {
     const Program sound = test::sound_program(dice, i);
     lists.merge(operand_lists(sound));
     for (const Mutator mutate : mutators) {

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/text.h"
-#include "penstock/plan/shard.h"
 #include "penstock/program/verify.h"
 
 #include "program/replicated_program.h"
@@ -216,7 +215,7 @@ TEST(VerifyReplicas, WantsTheGroupOfTheReplicas) {
                   "is over stage 1" + text);
       // The ranks are the same, so it may be called something else; the others have to agree.
       EXPECT_ENDS(with_group({.name = "stage 0", .axes = comm::Axis::Data, .stages = {0}}),
-                  "; the ranks of a group gather, reduce and step the same in the same order");
+                  "; the ranks of a group exchange the same in the same order");
     }
     EXPECT_ENDS(
         fault_after(replicated_program(shard, 2),
@@ -298,46 +297,6 @@ TEST(VerifyReplicas, WantsEveryWholeGradientReducedOnce) {
       fault_after(replicated_program(Shard::Optimizer),
                   [](Program&, RankProgram& rank) { at(rank, Op::Reduce).scatters = false; }),
       "gives the whole sum, and replicas need their slices");
-}
-
-TEST(VerifyReplicas, WantsNoReducesWhereTheStepReduces) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
-    for (const int32_t stages : {1, 2}) {
-      const Program whole = replicated_program(shard, stages);
-      const Program program = plan::without_reduces(whole);
-      EXPECT_ENDS(fault_after(program,
-                              [&](Program&, RankProgram& rank) {
-                                insert(rank,
-                                       place_of(rank, Op::Squares),
-                                       {.op = Op::Reduce,
-                                        .units = {0},
-                                        .group = kData,
-                                        .scatters = shard != Shard::None,
-                                        .updates = {value_named(rank, "a0")},
-                                        .resource = kLine});
-                              }),
-                  "(reduce of a, over data): the step reduces the gradients itself");
-      EXPECT_ENDS(
-          fault_after(program, [](Program& all, RankProgram&) { all.step_reduces = false; }),
-          stages == 1 ? "the gradients of a are not reduced"
-                      : "the gradients of table are not reduced over the replicas");
-      EXPECT_ENDS(fault_after(whole, [](Program& all, RankProgram&) { all.step_reduces = true; }),
-                  "the step reduces the gradients itself");
-    }
-  }
-}
-
-TEST(VerifyReplicas, RefusesAStepThatReducesWhatNobodyHasWhole) {
-  const std::string refusal =
-      "the program: the step reduces gradients that no rank has whole, or that have no replicas";
-  for (const Shard shard : {Shard::Gradients, Shard::Parameters}) {
-    EXPECT_EQ(fault_after(replicated_program(shard),
-                          [](Program& all, RankProgram&) { all.step_reduces = true; }),
-              refusal);
-  }
-  Program alone = test::small_program();
-  alone.step_reduces = true;
-  EXPECT_EQ(fault_of(alone), refusal);
 }
 
 TEST(VerifyReplicas, WantsMovedSlicesGatheredAfterTheStep) {
@@ -800,8 +759,8 @@ TEST(VerifyReplicas, WantsTheSameOfAllReplicasInTheSameOrder) {
                           std::swap(list[0], list[1]);
                         }),
             "rank 1, instruction 0 (gather of table, micro-batch 0, over data): meets rank 0, "
-            "instruction 0 (gather of a, micro-batch 0, over data); the ranks of a group gather, "
-            "reduce and step the same in the same order");
+            "instruction 0 (gather of a, micro-batch 0, over data); the ranks of a group "
+            "exchange the same in the same order");
   EXPECT_EQ(fault_after(program,
                         [](Program& all, RankProgram&) { value(all.ranks[1], "p0.0").bytes = 9; }),
             "rank 1, instruction 0 (gather of a, micro-batch 0, over data): is of 9 bytes where "
@@ -839,15 +798,14 @@ TEST(VerifyReplicas, CountsBackwardsOfEachReplica) {
       text,
       "rank 1, instruction 12 (reduce of a, over data): a0 lacks the part of micro-batch 1 at "
       "a");
-  Program program = plan::without_reduces(replicated_program(Shard::None));
-  EXPECT_EQ(fault_after(program,
+  EXPECT_EQ(fault_after(test::exchanging_program(Shard::None, {.reduces = false}),
                         [](Program& all, RankProgram&) {
                           RankProgram& rank = all.ranks[1];
                           Instruction& backward = at(rank, Op::Backward, 3);
                           const std::vector<ValueId> frees = backward.frees;
                           backward = {.op = Op::Drop, .frees = frees};
                         }),
-            "rank 1, instruction 11 (squares): the backward of a, micro-batch 1, is missing");
+            "rank 1, instruction 11 (sketch): the backward of a, micro-batch 1, is missing");
 }
 
 }  // namespace penstock::program

@@ -387,7 +387,8 @@ TEST_F(VerifyUnits, AGatherWithoutUnitsIsOfSquares) {
       .op = Op::Gather, .group = 0, .reads = {named("q.0")}, .makes = {all}, .frees = {all}};
   insert(kDecide, gather);
   EXPECT_TRUE(verify(program_).is_sound());
-  const std::string text = "is of no unit; then it takes squares and makes those of all ranks";
+  const std::string text =
+      "is of no unit; then it takes sums or squares and makes those of all ranks";
   line(kDecide).reads = {named("a0")};
   EXPECT_EQ(refusal(kDecide), text);
   line(kDecide) = gather;

@@ -42,7 +42,8 @@ TEST(ReplicasPicture, ThePageHasUnitsByName) {
   const std::string page = timeline_html({"", program, timeline});
   EXPECT_NE(page.find("\"units\":[{\"name\":\"a\"},{\"name\":\"b\"},{\"name\":\"table\"}]"),
             std::string::npos);
-  EXPECT_NE(page.find("\"stash\",\"gather\",\"reduce\",\"add\",\"squares\",\"decide\",\"step\"]"),
+  EXPECT_NE(page.find("\"stash\",\"gather\",\"reduce\",\"add\",\"sketch\",\"squares\",\"decide\","
+                      "\"prepare\",\"exchange\",\"step\"]"),
             std::string::npos);
 }
 

@@ -234,8 +234,11 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
                       Op::Gather,
                       Op::Reduce,
                       Op::Add,
+                      Op::Sketch,
                       Op::Squares,
-                      Op::Decide}) {
+                      Op::Decide,
+                      Op::Prepare,
+                      Op::Exchange}) {
     program.ranks[0].instructions.push_back({.op = op, .layer = 0});
   }
   for (int32_t i = 0; i < static_cast<int32_t>(kNumBarKinds); ++i) {

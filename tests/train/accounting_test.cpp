@@ -1,8 +1,11 @@
 // Every byte and every exchange, through the trainer: on every rank the peak that the program
 // predicts is the one measured, to the byte, and what the rank hands to other ranks in a step is the
 // sum of its program's instructions.
+#include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer.h"
+#include "penstock/train/trainer_parts.h"
 
 #include "support/temp_folder.h"
 
@@ -37,6 +41,7 @@ struct Layout {
   bool is_tied = true;
   bool keeps_gathered = false;
   double clip = 1;
+  int64_t steps = 2;
 };
 
 std::string name_of(const Layout& one) {
@@ -57,7 +62,10 @@ std::string name_of(const Layout& one) {
              one.collectives,
              one.is_tied ? ", tied" : "",
              one.keeps_gathered ? ", kept" : "",
-             one.clip > 0 ? "" : ", not clipped");
+             one.clip > 0 ? "" : ", not clipped",
+             ", ",
+             one.steps,
+             " steps");
 }
 
 std::vector<Layout> all_layouts() {
@@ -90,7 +98,26 @@ std::vector<Layout> all_layouts() {
       all.push_back({.data = 3, .shard = shard, .collectives = collectives});
     }
   }
-  all.push_back({.data = 2, .shard = "none", .optimizer = "lamb"});
+  for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+    all.push_back({.data = 2, .shard = shard, .optimizer = "lamb"});
+    all.push_back(
+        {.pipeline = 2, .data = 2, .shard = shard, .schedule = "1f1b", .optimizer = "lamb"});
+  }
+  // What the last step exchanges goes by how many there are.
+  for (const char* optimizer : {"onebit-adam", "zeroone-adam", "onebit-lamb"}) {
+    for (const char* shard : {"none", "optimizer"}) {
+      for (const int64_t steps : {2, 3, 5}) {
+        all.push_back({.data = 2, .shard = shard, .optimizer = optimizer, .steps = steps});
+      }
+      all.push_back({.pipeline = 2,
+                     .data = 2,
+                     .shard = shard,
+                     .schedule = "1f1b",
+                     .optimizer = optimizer,
+                     .precision = "bfloat16",
+                     .steps = 4});
+    }
+  }
   all.push_back({.data = 2, .shard = "parameters", .keeps_gathered = true});
   all.push_back({.pipeline = 2,
                  .data = 2,
@@ -105,7 +132,10 @@ config::Recipe recipe_of(const Layout& layout, const std::filesystem::path& fold
   recipe.model = {.layers = 3, .width = 48, .heads = 4, .context = 32, .vocabulary = 256};
   recipe.model.tied = layout.is_tied;
   recipe.data.path = (folder / "text.txt").string();
-  recipe.train.steps = 2;
+  recipe.train.steps = layout.steps;
+  recipe.train.freeze_step = recipe.train.var_freeze_step = 2;
+  recipe.train.var_update_scaler = recipe.train.local_step_scaler = 1;
+  recipe.train.local_step_clipper = layout.shard == "none" ? 4 : 1;
   recipe.train.batch = 24;
   recipe.train.optimizer = layout.optimizer;
   recipe.train.precision = layout.precision;
@@ -173,6 +203,66 @@ TEST_F(Accounting, PeaksAndPayloadAreAsPredictedOnEveryRankOfEveryLayout) {
       EXPECT_GT(bytes, 0);
     }
   }
+}
+
+namespace {
+
+// Takes steps first .. end - 1, counted from 0, by a rank that has just begun or resumed; adds the
+// forms of their updates.
+void take_steps(const config::Recipe& recipe,
+                comm::Group& group,
+                int64_t first,
+                int64_t end,
+                std::set<plan::UpdateForm>& forms) {
+  const auto parts = make_trainer_parts(recipe, group, /*predicts=*/false);
+  parts->optimizer.set_steps_done(first);
+  const at::Tensor tokens = at::randint(
+      recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
+  for (int64_t step = first; step < end; ++step) {
+    forms.insert(parts->optimizer.next_form());
+    run::Executor& executor = *parts->next_variant(1).executor;
+    executor.run({.inputs = tokens[0],
+                  .targets = tokens[1],
+                  .micro_batches = recipe.plan.micro_batches,
+                  .step = step,
+                  .updates = {{.rate = {.lr = 1e-3}, .clip = recipe.train.clip}}},
+                 parts->optimizer);
+    ASSERT_TRUE(parts->optimizer.updated().was_applied);
+    EXPECT_EQ(executor.sent_bytes(), executor.rank_program().sent_bytes())
+        << "rank " << group.rank() << ", step " << step;
+  }
+}
+
+}  // namespace
+
+// In every step, whatever it exchanges, of runs that begin and of runs that go on.
+TEST_F(Accounting, EveryStepSendsWhatItsProgramSays) {
+  std::set<plan::UpdateForm> forms;
+  std::mutex mutex;
+  for (const char* optimizer : {"lamb", "onebit-adam", "zeroone-adam", "onebit-lamb"}) {
+    for (const char* shard : {"none", "optimizer"}) {
+      for (const Layout& layout :
+           {Layout{.data = 3, .shard = shard, .optimizer = optimizer, .steps = 12},
+            Layout{.pipeline = 2,
+            .data = 2,
+            .shard = shard,
+            .schedule = "1f1b",
+            .optimizer = optimizer,
+            .steps = 12}}) {
+        SCOPED_TRACE(name_of(layout));
+        const config::Recipe recipe = recipe_of(layout, folder_.path());
+        std::filesystem::create_directories(recipe.run.out);
+        run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
+          std::set<plan::UpdateForm> own;
+          take_steps(recipe, group, 0, 12, own);
+          take_steps(recipe, group, 3, 5, own);
+          const std::lock_guard lock(mutex);
+          forms.merge(own);
+        });
+      }
+    }
+  }
+  EXPECT_EQ(forms.size(), 13U);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -13,6 +14,7 @@
 #include "penstock/optim/gpu_optimizer.h"
 #include "penstock/optim/onebit_steps.h"
 #include "penstock/optim/optimizer_size.h"
+#include "penstock/optim/update_form.h"
 
 namespace penstock::optim {
 
@@ -74,6 +76,7 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 OneBit::OneBit(const config::TrainOptions& train, const model::Parameters& parameters)
     : train_(train),
       num_replicas_(parameters.replicas()),
+      shard_(parameters.shard()),
       elements_(parameters.flat_gradients().numel()),
       blocks_(blocks_of(parameters)) {
   state_ = make_state(train, parameters);
@@ -108,29 +111,36 @@ float OneBit::own_scale(double gradient_scale) const {
   return static_cast<float>(gradient_scale * num_replicas_);
 }
 
-comm::CompressedReduce& OneBit::reduce() {
+plan::UpdateForm OneBit::next_form() const {
+  return update_form(train_,
+                     shard_,
+                     num_replicas_,
+                     {.steps_done = steps_done_,
+                      .is_apart = !replicas_agree(),
+                      .knows_alive = alive_since_ == steps_done_});
+}
+
+comm::CompressedReduce& OneBit::reduce_over(comm::Group& replicas) {
   if (reduce_ == nullptr) {
-    PENSTOCK_CHECK(replicas_ != nullptr && replicas_->size() == num_replicas_,
+    PENSTOCK_CHECK(replicas.size() == num_replicas_,
                    "an optimizer for ",
                    num_replicas_,
-                   " replicas does not know them");
-    reduce_ = std::make_unique<comm::CompressedReduce>(*replicas_, kChannel, bytes_of(staging_));
+                   " replicas among ",
+                   replicas.size());
+    reduce_ = std::make_unique<comm::CompressedReduce>(replicas, kChannel, bytes_of(staging_));
   }
   return *reduce_;
 }
 
-void OneBit::average(model::Parameters& parameters, float* values) {
-  if (alive_since_ != steps_done_) {
-    find_alive(parameters);
-  }
-  alive_since_ = steps_done_ + 1;
+void OneBit::average(float* values, comm::Group* replicas) {
   const comm::CompressedReduce::Vector vector{
       values, flat(kWorkerError), flat(kServerError), alive_.const_data_ptr<uint8_t>()};
-  if (num_replicas_ == 1) {
+  if (replicas == nullptr) {
     comm::CompressedReduce::average_alone(blocks_, vector);
     return;
   }
-  reduce().average(blocks_, vector, [] { return std::string("signs of the update"); });
+  reduce_over(*replicas).average(
+      blocks_, vector, [] { return std::string("signs of the update"); });
 }
 
 void OneBit::find_alive(const model::Parameters& parameters) {
@@ -141,15 +151,21 @@ void OneBit::find_alive(const model::Parameters& parameters) {
                         alive_.data_ptr<uint8_t>(),
                         parameters.all()[segment.parameter].offset + segment.first);
   }
-  if (parameters.shard() != program::Shard::None) {
-    reduce().join(bytes_of(alive_), [] { return std::string("which elements have a variance"); });
+  alive_since_ = steps_done_;
+}
+
+void OneBit::fill_state(model::Parameters& parameters, comm::Group& replicas) {
+  comm::CompressedReduce& reduce = reduce_over(replicas);
+  if (form_.fills_momentum) {
+    complete_momentum(parameters, reduce);
+  }
+  if (form_.fills_alive) {
+    find_alive(parameters);
+    reduce.join(bytes_of(alive_), [] { return std::string("which elements have a variance"); });
   }
 }
 
-void OneBit::complete_momentum(model::Parameters& parameters) {
-  if (parameters.shard() == program::Shard::None) {
-    return;
-  }
+void OneBit::complete_momentum(model::Parameters& parameters, comm::CompressedReduce& reduce) {
   // Zeros between the segments, then each replica's segments into them.
   std::vector<comm::Stretch> own;
   for (const model::Segment& segment : parameters.segments()) {
@@ -164,7 +180,7 @@ void OneBit::complete_momentum(model::Parameters& parameters) {
     std::fill(flat(kMean) + end, flat(kMean) + stretch.first, 0.0f);
     end = stretch.first + stretch.count;
   }
-  reduce().join(bytes_of(state_[kMean].flat), [] { return std::string("the momentum"); });
+  reduce.join(bytes_of(state_[kMean].flat), [] { return std::string("the momentum"); });
 }
 
 void OneBit::forget_errors() {
@@ -172,35 +188,29 @@ void OneBit::forget_errors() {
   state_[kServerError].flat.zero_();
 }
 
-std::vector<double> OneBit::gather(const std::vector<double>& own) {
-  if (num_replicas_ == 1) {
-    return own;
-  }
-  reduce();  // says if the replicas are not known
-  return replicas_->all_gather(own, [] { return std::string("norms of the replicas"); });
+// Where gradients were reduced, and where there is one replica.
+void OneBit::take_squares(model::Parameters& parameters, const UpdateSettings& settings, bool) {
+  settings_ = settings;
+  form_ = next_form();
+  PENSTOCK_CHECK(form_.reduces,
+                 "a program reduces gradients that are to be averaged by their signs");
+  squares_ = gradient_squares(parameters);
+  counts_elsewhere_ = false;
 }
-
-namespace {
-
-// Sums that stand for a parameter's gradient: more of them tell its norm better.
-constexpr int64_t kMostSketches = 64;
-
-int64_t num_pieces_of(int64_t count) {
-  return (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
-}
-
-}  // namespace
 
 // The squares of the gradient cannot be had from those of the replicas' own, which are noisier.
 // Sums with random signs add up: the squares of their totals are the gradient's, on average. Other
 // signs in every step, so that no direction is always taken for longer than it is.
-Squares OneBit::estimate_squares(const model::Parameters& parameters) {
+std::vector<double> OneBit::take_sketches(model::Parameters& parameters,
+                                          const UpdateSettings& settings) {
+  settings_ = settings;
+  form_ = next_form();
+  PENSTOCK_CHECK(!form_.reduces, "a program does not reduce gradients that are to be reduced");
   const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
   std::vector<double> own;
-  std::vector<size_t> begins;
   for (const model::Parameter& parameter : parameters.all()) {
     const int64_t count = parameter.spec.count();
-    const int64_t pieces = num_pieces_of(count);
+    const int64_t pieces = (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
     std::vector<double> sums(static_cast<size_t>(pieces));
     const uint64_t seed =
         mix_bits(static_cast<uint64_t>(steps_done_)) ^ hash_name(parameter.spec.name);
@@ -213,34 +223,32 @@ Squares OneBit::estimate_squares(const model::Parameters& parameters) {
                                     mix_bits(seed ^ mix_bits(static_cast<uint64_t>(piece))));
       }
     });
-    begins.push_back(own.size());
-    own.resize(own.size() + static_cast<size_t>(std::min(pieces, kMostSketches)));
+    const auto sketches = static_cast<size_t>(num_sketches(count));
+    const size_t begin = own.size();
+    own.resize(begin + sketches);
     for (size_t piece = 0; piece < sums.size(); ++piece) {
-      own[begins.back() + piece % kMostSketches] += sums[piece];
+      own[begin + piece % sketches] += sums[piece];
     }
   }
-  const std::vector<double> all = gather(own);
-  std::vector<double> totals(own.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    totals[i % own.size()] += all[i];
-  }
-  begins.push_back(own.size());
-  Squares squares(parameters.all().size());
-  for (size_t i = 0; i < squares.size(); ++i) {
-    for (size_t at = begins[i]; at < begins[i + 1]; ++at) {
-      squares[i].add(totals[at] * totals[at]);
-    }
-  }
-  return squares;
+  return own;
 }
 
-void OneBit::take_squares(model::Parameters& parameters, const UpdateSettings& settings, bool) {
-  settings_ = settings;
-  const bool is_estimate = num_replicas_ > 1 && !wants_reduced_gradients();
-  squares_ = is_estimate ? estimate_squares(parameters) : gradient_squares(parameters);
+void OneBit::estimate_squares(model::Parameters& parameters, const std::vector<double>& sketches) {
+  const size_t own = sketches.size() / static_cast<size_t>(num_replicas_);
+  std::vector<double> totals(own);
+  for (size_t i = 0; i < sketches.size(); ++i) {
+    totals[i % own] += sketches[i];
+  }
+  squares_.assign(parameters.all().size(), {});
+  size_t at = 0;
+  for (size_t i = 0; i < squares_.size(); ++i) {
+    const size_t end = at + static_cast<size_t>(num_sketches(parameters.all()[i].spec.count()));
+    for (; at < end; ++at) {
+      squares_[i].add(totals[at] * totals[at]);
+    }
+  }
   // Where the state is sharded, what replicas have of a parameter is added up: one has all of it.
-  counts_elsewhere_ =
-      is_estimate && parameters.shard() != program::Shard::None && parameters.replica() != 0;
+  counts_elsewhere_ = shard_ != program::Shard::None && parameters.replica() != 0;
 }
 
 Squares OneBit::own_squares() {
@@ -276,20 +284,48 @@ FreezingOneBit::FreezingOneBit(const config::TrainOptions& train,
                                const model::Parameters& parameters)
     : OneBit(train, parameters), freeze_(freeze_step(train)) {}
 
-void FreezingOneBit::step(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
-  if (steps_done_ < freeze_) {
-    warm_up(parameters, rate, gradient_scale);
-  } else {
-    move_frozen(parameters, rate, gradient_scale);
+std::vector<double> OneBit::prepare(model::Parameters& parameters) {
+  sums_.assign(static_cast<size_t>(form_.lengths) * parameters.all().size(), {});
+  if (updated_.was_applied) {
+    averaged_ = begin_step(parameters, settings_.rate, gradient_scale());
+    is_prepared_ = true;
   }
-  ++steps_done_;
+  return form_.lengths > 0 ? halves_of(sums_) : std::vector<double>();
 }
 
-void FreezingOneBit::average_momentum(model::Parameters& parameters,
-                                      const kernels::AdamSettings& settings,
-                                      double gradient_scale) {
-  take_in_gradients(parameters, settings, gradient_scale);
-  average(parameters, flat(kMean));
+// A step that is not taken averages nothing, at no replica.
+void OneBit::exchange(model::Parameters& parameters, comm::Group& replicas) {
+  if (!is_prepared_) {
+    return;
+  }
+  PENSTOCK_CHECK(averaged_ != nullptr, "an exchange of nothing");
+  if (alive_since_ != steps_done_) {
+    PENSTOCK_CHECK(shard_ == program::Shard::None, "nobody knows which elements have a variance");
+    find_alive(parameters);
+  }
+  average(averaged_, &replicas);
+  averaged_ = nullptr;
+  alive_since_ = steps_done_ + 1;
+}
+
+void OneBit::take_lengths(const std::vector<double>& lengths) {
+  sums_ = add_up(lengths, sums_.size());
+}
+
+void OneBit::step(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  if (!std::exchange(is_prepared_, false)) {
+    averaged_ = begin_step(parameters, rate, gradient_scale);
+    if (averaged_ != nullptr && num_replicas_ == 1) {
+      if (alive_since_ != steps_done_) {
+        find_alive(parameters);
+      }
+      average(std::exchange(averaged_, nullptr), nullptr);
+      alive_since_ = steps_done_ + 1;
+    }
+  }
+  PENSTOCK_CHECK(averaged_ == nullptr, "a program does not average what is to be averaged");
+  end_step(parameters, rate, gradient_scale);
+  ++steps_done_;
 }
 
 }  // namespace penstock::optim

@@ -18,13 +18,29 @@ namespace penstock::optim {
 
 class OneBit : public Optimizer {
  public:
+  plan::UpdateForm next_form() const final;
   void take_squares(model::Parameters& parameters,
                     const UpdateSettings& settings,
                     bool for_others) final;
+  std::vector<double> take_sketches(model::Parameters& parameters,
+                                    const UpdateSettings& settings) final;
+  void estimate_squares(model::Parameters& parameters, const std::vector<double>& sketches) final;
   Squares own_squares() final;
+  void fill_state(model::Parameters& parameters, comm::Group& replicas) final;
+  std::vector<double> prepare(model::Parameters& parameters) final;
+  void exchange(model::Parameters& parameters, comm::Group& replicas) final;
+  void take_lengths(const std::vector<double>& lengths) final;
+  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) final;
 
  protected:
   OneBit(const config::TrainOptions& train, const model::Parameters& parameters);
+
+  // A step is these two, and between them what replicas exchange. The first returns what is to be
+  // averaged over them, laid out as Parameter::offset says; nothing: nothing is.
+  virtual float* begin_step(model::Parameters& parameters,
+                            const Rate& rate,
+                            double gradient_scale) = 0;
+  virtual void end_step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
 
   // Part of a segment, with the state that belongs to it.
   struct Piece {
@@ -65,21 +81,14 @@ class OneBit : public Optimizer {
                          const kernels::AdamSettings& settings,
                          double gradient_scale);
 
-  // From this replica's values to the average as all replicas see it, to the bit. `values` are laid
-  // out as Parameter::offset says; dead ones become zero.
-  void average(model::Parameters& parameters, float* values);
-
-  // While the variance moves, a replica keeps the momentum of its segments. Before all of it is
-  // needed.
-  void complete_momentum(model::Parameters& parameters);
   void forget_errors();
 
   // Of the gradient of this step before it is scaled; an estimate, of all of it, where it was not
   // reduced.
   const Squares& squares() const { return squares_; }
 
-  // Of all replicas, those of replica 0 first.
-  std::vector<double> gather(const std::vector<double>& own);
+  // Of this rank's segments when a step begins; of whole parameters when it ends.
+  std::vector<ExactSum> sums_;
 
   int32_t num_replicas() const { return num_replicas_; }
   float* flat(size_t buffer) { return state_[buffer].flat.data_ptr<float>(); }
@@ -92,17 +101,27 @@ class OneBit : public Optimizer {
  private:
   static constexpr int64_t kGrain = 1 << 15;  // elements per piece of work
 
+  // While the variance moves, a replica keeps the momentum of its segments. Before all of it is
+  // needed.
+  void complete_momentum(model::Parameters& parameters, comm::CompressedReduce& reduce);
   void find_alive(const model::Parameters& parameters);
-  comm::CompressedReduce& reduce();
-  Squares estimate_squares(const model::Parameters& parameters);
+  comm::CompressedReduce& reduce_over(comm::Group& replicas);
+  // From this replica's values to the average as all replicas see it, to the bit; dead ones become
+  // zero. Nobody: the replica is alone.
+  void average(float* values, comm::Group* replicas);
 
   const int32_t num_replicas_;
+  const program::Shard shard_;
   const int64_t elements_;  // of the whole flat buffers
   const comm::SignBlocks blocks_;
   at::Tensor staging_;
   at::Tensor alive_;          // a bit for each element
   int64_t alive_since_ = -1;  // steps_done_ that they are right for
   std::unique_ptr<comm::CompressedReduce> reduce_;
+  // Of the update at hand.
+  plan::UpdateForm form_;
+  float* averaged_ = nullptr;      // what begin_step() has returned
+  bool is_prepared_ = false;       // it has begun
   bool counts_elsewhere_ = false;  // another replica gives the squares of these gradients
 };
 
@@ -115,22 +134,10 @@ std::unique_ptr<Optimizer> make_onebit_lamb(const config::TrainOptions& train,
 
 // Steps from reduced gradients up to train.freeze_step, and others after it.
 class FreezingOneBit : public OneBit {
- public:
-  bool wants_reduced_gradients() const final { return steps_done_ < freeze_; }
-  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) final;
-
  protected:
   FreezingOneBit(const config::TrainOptions& train, const model::Parameters& parameters);
 
-  virtual void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
-  virtual void move_frozen(model::Parameters& parameters,
-                           const Rate& rate,
-                           double gradient_scale) = 0;
-
-  // The momentum takes in the replicas' own gradients and becomes their mean.
-  void average_momentum(model::Parameters& parameters,
-                        const kernels::AdamSettings& settings,
-                        double gradient_scale);
+  bool is_frozen() const { return steps_done_ >= freeze_; }
 
   const int64_t freeze_;
 };

@@ -14,18 +14,22 @@ class OneBitAdam final : public FreezingOneBit {
       : FreezingOneBit(train, parameters) {}
 
  private:
-  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    move_as_adamw(parameters, settings_for(rate, steps_done_ + 1), gradient_scale);
+  float* begin_step(model::Parameters& parameters,
+                    const Rate& rate,
+                    double gradient_scale) override {
+    if (!is_frozen()) {
+      return nullptr;
+    }
+    take_in_gradients(parameters, settings_for(rate, freeze_), gradient_scale);
+    return flat(kMean);
   }
 
-  void move_frozen(model::Parameters& parameters,
-                   const Rate& rate,
-                   double gradient_scale) override {
-    if (steps_done_ == freeze_) {
-      complete_momentum(parameters);
+  void end_step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
+    if (!is_frozen()) {
+      move_as_adamw(parameters, settings_for(rate, steps_done_ + 1), gradient_scale);
+      return;
     }
     const kernels::AdamSettings settings = settings_for(rate, freeze_);
-    average_momentum(parameters, settings, gradient_scale);
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       kernels::frozen_adam_update(piece.weights,
                                   piece.mean,

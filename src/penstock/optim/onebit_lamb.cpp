@@ -40,8 +40,41 @@ class OneBitLamb final : public FreezingOneBit {
     double ratio;
   };
 
-  void warm_up(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    const kernels::AdamSettings settings = settings_for(rate, steps_done_ + 1);
+  float* begin_step(model::Parameters& parameters,
+                    const Rate& rate,
+                    double gradient_scale) override {
+    if (!is_frozen()) {
+      find_directions(parameters, settings_for(rate, steps_done_ + 1), gradient_scale);
+      return nullptr;
+    }
+    sums_ = sum_by_parameter(parameters, [](const Piece& piece) {
+      return kernels::sum_of_squares(piece.weights, piece.count);
+    });
+    if (freezes_now()) {
+      const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Piece& piece) {
+        return std::accumulate(piece.mean_square, piece.mean_square + piece.count, 0.0);
+      });
+      sums_.insert(sums_.end(), variances.begin(), variances.end());
+    }
+    take_in_gradients(parameters, settings_for(rate, freeze_), gradient_scale);
+    return flat(kMean);
+  }
+
+  void end_step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
+    if (is_frozen()) {
+      move_frozen(parameters, settings_for(rate, freeze_), gradient_scale);
+    } else {
+      move_as_lamb(parameters, settings_for(rate, steps_done_ + 1));
+    }
+  }
+
+  // The first step after the variance froze.
+  bool freezes_now() const { return steps_done_ == freeze_; }
+
+  // Momentum and variance take in the gradients; the sums are of weights, then of the update.
+  void find_directions(model::Parameters& parameters,
+                       const kernels::AdamSettings& settings,
+                       double gradient_scale) {
     std::vector<kernels::LambNorms> parts(num_pieces(parameters));
     std::vector<size_t> owners(parts.size());
     for_each_piece(parameters, [&](const Piece& piece, size_t number) {
@@ -54,33 +87,31 @@ class OneBitLamb final : public FreezingOneBit {
           piece.has_weight_decay ? settings : without_decay(settings));
       owners[number] = piece.parameter;
     });
-    std::vector<ExactSum> norms(2 * parameters.all().size());
+    const size_t parameter_count = parameters.all().size();
+    sums_.assign(2 * parameter_count, {});
     for (size_t i = 0; i < parts.size(); ++i) {
-      norms[2 * owners[i]].add(parts[i].weights);
-      norms[2 * owners[i] + 1].add(parts[i].update);
+      sums_[owners[i]].add(parts[i].weights);
+      sums_[parameter_count + owners[i]].add(parts[i].update);
     }
-    add_over_replicas(parameters, norms);
+  }
+
+  void move_as_lamb(model::Parameters& parameters, const kernels::AdamSettings& settings) {
+    const size_t parameter_count = parameters.all().size();
     std::vector<Move> moves;
-    for (size_t i = 0; i < parameters.all().size(); ++i) {
-      const double update = std::sqrt(norms[2 * i + 1].value());
+    for (size_t i = 0; i < parameter_count; ++i) {
+      const double update = std::sqrt(sums_[parameter_count + i].value());
       blend(flat(kUpdateNorm)[i], update, kNormDecay);
-      moves.push_back({settings, trust_ratio(parameters.all()[i], norms[2 * i], update)});
+      moves.push_back({settings, trust_ratio(parameters.all()[i], sums_[i], update)});
     }
     apply(parameters, moves);
   }
 
   void move_frozen(model::Parameters& parameters,
-                   const Rate& rate,
-                   double gradient_scale) override {
-    const kernels::AdamSettings settings = settings_for(rate, freeze_);
-    if (steps_done_ == freeze_) {
-      complete_momentum(parameters);
-      freeze(parameters, static_cast<double>(settings.bias_correction2));
+                   const kernels::AdamSettings& settings,
+                   double gradient_scale) {
+    if (freezes_now()) {
+      freeze(parameters.all().size(), static_cast<double>(settings.bias_correction2));
     }
-    average_momentum(parameters, settings, gradient_scale);
-    const std::vector<ExactSum> weights = sum_by_parameter(parameters, [](const Piece& piece) {
-      return kernels::sum_of_squares(piece.weights, piece.count);
-    });
     std::vector<Move> moves;
     for (size_t i = 0; i < parameters.all().size(); ++i) {
       blend(flat(kGradientSquare)[i],
@@ -88,19 +119,16 @@ class OneBitLamb final : public FreezingOneBit {
             train_.beta2);
       moves.push_back(
           {with_variance_of_now(settings, i),
-           trust_ratio(
-               parameters.all()[i], weights[i], static_cast<double>(flat(kUpdateNorm)[i]))});
+           trust_ratio(parameters.all()[i], sums_[i], static_cast<double>(flat(kUpdateNorm)[i]))});
     }
     apply(parameters, moves);
   }
 
-  void freeze(model::Parameters& parameters, double correction) {
-    const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Piece& piece) {
-      return std::accumulate(piece.mean_square, piece.mean_square + piece.count, 0.0);
-    });
-    for (size_t i = 0; i < variances.size(); ++i) {
-      flat(kFrozenSquare)[i] = static_cast<float>(variances[i].value());
-      flat(kGradientSquare)[i] = static_cast<float>(variances[i].value() / correction);
+  void freeze(size_t parameter_count, double correction) {
+    for (size_t i = 0; i < parameter_count; ++i) {
+      const double variance = sums_[parameter_count + i].value();
+      flat(kFrozenSquare)[i] = static_cast<float>(variance);
+      flat(kGradientSquare)[i] = static_cast<float>(variance / correction);
       // A running mean that began with 0.
       flat(kUpdateNorm)[i] /=
           static_cast<float>(1 - std::pow(kNormDecay, static_cast<double>(freeze_)));
@@ -141,7 +169,7 @@ class OneBitLamb final : public FreezingOneBit {
     });
   }
 
-  // Of what `value` says of each piece.
+  // Of what `value` says of each piece of this rank.
   template <typename Value>
   std::vector<ExactSum> sum_by_parameter(model::Parameters& parameters, const Value& value) {
     std::vector<double> parts(num_pieces(parameters));
@@ -154,15 +182,7 @@ class OneBitLamb final : public FreezingOneBit {
     for (size_t i = 0; i < parts.size(); ++i) {
       sums[owners[i]].add(parts[i]);
     }
-    add_over_replicas(parameters, sums);
     return sums;
-  }
-
-  // Where the state is sharded, replicas have pieces of a tensor.
-  void add_over_replicas(const model::Parameters& parameters, std::vector<ExactSum>& sums) {
-    if (parameters.shard() != program::Shard::None) {
-      sums = add_up(gather(halves_of(sums)), sums.size());
-    }
   }
 };
 

@@ -2,17 +2,18 @@
 
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "penstock/base/error.h"
-#include "penstock/comm/group.h"
 #include "penstock/kernels/optimizers.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/gpu_optimizer.h"
 #include "penstock/optim/onebit.h"
 #include "penstock/optim/optimizer_size.h"
+#include "penstock/optim/update_form.h"
 
 namespace penstock::optim {
 
@@ -151,47 +152,72 @@ class Lamb final : public Optimizer {
  public:
   Lamb(const config::TrainOptions& train, const model::Parameters& parameters) : train_(train) {
     state_ = make_state(train, parameters);
-    is_sharded_ = parameters.shard() != program::Shard::None;
+    shard_ = parameters.shard();
+    replicas_ = parameters.replicas();
     const int64_t bytes = optimizer_size(train, parameters.inventory()).workspaces.front().second;
     update_ = at::zeros({bytes / static_cast<int64_t>(sizeof(float))}, at::kFloat);
   }
 
-  // One tensor after the other where the rank has them whole. Where it has pieces, all at once, for
-  // the ratios need the other ranks'.
+  plan::UpdateForm next_form() const override {
+    return update_form(train_, shard_, replicas_, {.steps_done = steps_done_});
+  }
+
+  // Where the rank has slices, the ratios need the other ranks' norms: all directions come first.
+  std::vector<double> prepare(model::Parameters& parameters) override {
+    norms_.assign(2 * parameters.all().size(), {});
+    if (updated_.was_applied) {
+      find_directions(parameters, parameters.segments(), settings_now(), gradient_scale());
+    }
+    return halves_of(norms_);
+  }
+  void take_lengths(const std::vector<double>& lengths) override {
+    norms_ = add_up(lengths, norms_.size());
+    has_lengths_ = true;
+  }
+
+  // One tensor after the other where the rank has them whole.
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    const kernels::AdamSettings settings = adam_settings(train_, rate, ++steps_done_);
+    const kernels::AdamSettings settings = adam_settings(train_, rate, steps_done_ + 1);
     const std::vector<model::Segment>& segments = parameters.segments();
-    if (is_sharded_) {
-      PENSTOCK_CHECK(replicas_ != nullptr, "an optimizer over pieces does not know its replicas");
-      move_segments(parameters, segments, settings, gradient_scale);
-      return;
+    if (shard_ != program::Shard::None) {
+      PENSTOCK_CHECK(std::exchange(has_lengths_, false), "slices move without all norms");
+      move_segments(parameters, segments, settings);
+    } else {
+      norms_.assign(2 * parameters.all().size(), {});
+      for (size_t i = 0; i < segments.size(); ++i) {
+        const auto one = std::span(segments).subspan(i, 1);
+        find_directions(parameters, one, settings, gradient_scale);
+        move_segments(parameters, one, settings);
+      }
     }
-    for (size_t i = 0; i < segments.size(); ++i) {
-      move_segments(parameters, std::span(segments).subspan(i, 1), settings, gradient_scale);
-    }
+    ++steps_done_;
   }
 
  private:
-  void move_segments(model::Parameters& parameters,
-                     std::span<const model::Segment> segments,
-                     const kernels::AdamSettings& settings,
-                     double gradient_scale) {
-    // Of weights and of the update, by parameter.
-    std::vector<ExactSum> norms(2 * parameters.all().size());
+  kernels::AdamSettings settings_now() const {
+    return adam_settings(train_, settings_.rate, steps_done_ + 1);
+  }
+
+  // One after the other in the room that there is for directions.
+  void find_directions(model::Parameters& parameters,
+                       std::span<const model::Segment> segments,
+                       const kernels::AdamSettings& settings,
+                       double gradient_scale) {
     int64_t done = 0;
     for (const model::Segment& segment : segments) {
       find_direction(
-          parameters, segment, settings, gradient_scale, done, &norms[2 * segment.parameter]);
+          parameters, segment, settings, gradient_scale, done, &norms_[2 * segment.parameter]);
       done += segment.count;
     }
-    if (is_sharded_) {
-      const auto what = [] { return std::string("the norms of weights and updates"); };
-      norms = add_up(replicas_->all_gather(halves_of(norms), what), norms.size());
-    }
-    done = 0;
+  }
+
+  void move_segments(model::Parameters& parameters,
+                     std::span<const model::Segment> segments,
+                     const kernels::AdamSettings& settings) {
+    int64_t done = 0;
     for (const model::Segment& segment : segments) {
-      const double weights = norms[2 * segment.parameter].value();
-      const double update = norms[2 * segment.parameter + 1].value();
+      const double weights = norms_[2 * segment.parameter].value();
+      const double update = norms_[2 * segment.parameter + 1].value();
       const bool is_scaled = parameters.all()[segment.parameter].spec.has_weight_decay;
       const double ratio = is_scaled && weights > 0 && update > 0 ? std::sqrt(weights / update) : 1;
       const float scaled_rate = static_cast<float>(static_cast<double>(settings.lr) * ratio);
@@ -240,8 +266,11 @@ class Lamb final : public Optimizer {
   }
 
   config::TrainOptions train_;
-  bool is_sharded_ = false;
-  at::Tensor update_;  // the directions of the tensors at hand
+  program::Shard shard_ = program::Shard::None;
+  int32_t replicas_ = 1;
+  at::Tensor update_;            // the directions of the tensors at hand
+  std::vector<ExactSum> norms_;  // squared, of weights and of the update, by parameter
+  bool has_lengths_ = false;     // they are of all replicas
 };
 
 }  // namespace
@@ -280,11 +309,13 @@ void Optimizer::decide(const Squares* all) {
   updated_ = {norm, std::isfinite(norm)};
 }
 
+double Optimizer::gradient_scale() const {
+  return clip_scale(updated_.norm, settings_.clip) / settings_.loss_scale;
+}
+
 void Optimizer::move(model::Parameters& parameters) {
   if (updated_.was_applied) {
-    step(parameters,
-         settings_.rate,
-         clip_scale(updated_.norm, settings_.clip) / settings_.loss_scale);
+    step(parameters, settings_.rate, gradient_scale());
     parameters.refresh_compute();
   }
 }

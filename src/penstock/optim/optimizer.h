@@ -12,11 +12,9 @@
 #include "penstock/config/recipe.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/lr_schedule.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/run/stepper.h"
 
-namespace penstock::comm {
-class Group;
-}
 namespace penstock::optim {
 
 // One value per parameter element that outlives the step: a moment, say. Flat, laid out as the
@@ -57,14 +55,8 @@ class Optimizer : public run::Stepper {
   // leaves compute copies to Parameters::refresh_compute.
   virtual void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
 
-  // The ranks that have replicas of these parameters, for what an update needs of the other pieces
-  // of a tensor. To be called before the first step where there is more than one.
-  void set_replicas(comm::Group& group) { replicas_ = &group; }
-
-  // Whether the next update is to find gradients that were added up over the replicas. Else it gets
-  // this replica's own, whole, and does itself what the replicas need of each other
-  // (docs/onebit.md).
-  virtual bool wants_reduced_gradients() const { return true; }
+  // What the next update is to exchange with its replicas: the program of the step has just that.
+  virtual plan::UpdateForm next_form() const { return {}; }
   // Whether all replicas have the same weights, as they do but for steps that each takes by itself.
   // Only then can they be saved or compared.
   virtual bool replicas_agree() const { return true; }
@@ -74,8 +66,10 @@ class Optimizer : public run::Stepper {
 
  protected:
   std::vector<StateBuffer> state_;
+  // What gradients are multiplied by, as was decided.
+  double gradient_scale() const;
+
   int64_t steps_done_ = 0;
-  comm::Group* replicas_ = nullptr;
   // Of the update at hand.
   UpdateSettings settings_;
   Squares squares_;

@@ -2,6 +2,8 @@
 // precision, and in the others gradients go between replicas as signs. Then the variance stays, and
 // replicas take steps by themselves; when they meet, what goes between them as signs is the mean
 // momentum that has moved each.
+#include <utility>
+
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
@@ -23,53 +25,59 @@ class ZeroOneAdam final : public OneBit {
     }
   }
 
-  bool wants_reduced_gradients() const override {
-    return updates_variance(train_, steps_done_ + 1);
-  }
-
   bool replicas_agree() const override { return !are_apart_; }
-
-  void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    if (updates_variance(train_, steps_done_ + 1)) {
-      move_as_adamw(parameters, settings_now(rate), gradient_scale);
-    } else if (steps_done_ < freeze_) {
-      move_by_signs(parameters, rate, gradient_scale);
-    } else {
-      move_frozen(parameters, rate, gradient_scale);
-    }
-    ++steps_done_;
-  }
 
  private:
   kernels::AdamSettings settings_now(const Rate& rate) const {
     return settings_for(rate, variance_updates(train_, steps_done_ + 1));
   }
+  bool is_frozen() const { return steps_done_ >= freeze_; }
+  bool meets_now() const { return num_replicas() == 1 || replicas_meet(train_, steps_done_ + 1); }
 
-  void move_by_signs(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
-    const kernels::AdamSettings settings = settings_now(rate);
-    at::Tensor gradients = parameters.flat_gradients();
-    gradients.mul_(own_scale(gradient_scale));
-    average(parameters, gradients.data_ptr<float>());
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::blend_mean(piece.mean, piece.gradients, piece.count, 1, settings.one_minus_beta1);
-      move_piece(piece, settings);
-    });
-  }
-
-  void move_frozen(model::Parameters& parameters, const Rate& rate, double gradient_scale) {
+  float* begin_step(model::Parameters& parameters,
+                    const Rate& rate,
+                    double gradient_scale) override {
+    if (updates_variance(train_, steps_done_ + 1)) {
+      return nullptr;
+    }
+    if (!is_frozen()) {
+      at::Tensor gradients = parameters.flat_gradients();
+      gradients.mul_(own_scale(gradient_scale));
+      return gradients.data_ptr<float>();
+    }
     if (steps_done_ == freeze_) {
-      complete_momentum(parameters);
       forget_errors();  // they were those of gradients
     }
     const kernels::AdamSettings settings = settings_now(rate);
     take_in_gradients(parameters, settings, gradient_scale);
-    const bool meets = num_replicas() == 1 || replicas_meet(train_, steps_done_ + 1);
     // An interval of one step: the momentum that moves the replica is at hand.
-    if (meets && !are_apart_) {
-      average(parameters, flat(kMean));
-      for_each_piece(parameters, [&](const Piece& piece, size_t) { move_piece(piece, settings); });
-      return;
+    if (meets_now() && !are_apart_) {
+      return flat(kMean);
     }
+    move_alone(parameters, settings);
+    return meets_now() ? momentum_to_meet(parameters, settings) : nullptr;
+  }
+
+  void end_step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
+    const kernels::AdamSettings settings = settings_now(rate);
+    if (updates_variance(train_, steps_done_ + 1)) {
+      move_as_adamw(parameters, settings, gradient_scale);
+    } else if (!is_frozen()) {
+      for_each_piece(parameters, [&](const Piece& piece, size_t) {
+        kernels::blend_mean(piece.mean, piece.gradients, piece.count, 1, settings.one_minus_beta1);
+        move_piece(piece, settings);
+      });
+    } else if (!meets_now()) {
+      are_apart_ = true;
+    } else if (std::exchange(are_apart_, false)) {
+      move_together(parameters, settings);
+    } else {
+      for_each_piece(parameters, [&](const Piece& piece, size_t) { move_piece(piece, settings); });
+    }
+  }
+
+  // A step of this replica by itself.
+  void move_alone(model::Parameters& parameters, const kernels::AdamSettings& settings) {
     if (!are_apart_) {
       start_.copy_(parameters.flat_weights());
       rate_sum_ = 0;
@@ -82,29 +90,27 @@ class ZeroOneAdam final : public OneBit {
       kernels::frozen_adam_update(
           piece.weights, piece.mean, piece.mean_square, piece.count, without_decay(settings));
     });
-    if (meets) {
-      meet(parameters, settings);
-    }
-    are_apart_ = !meets;
   }
 
-  // Replicas come to one point. Where nothing has moved them their momentum is averaged all the
-  // same.
-  void meet(model::Parameters& parameters, const kernels::AdamSettings& settings) {
+  // Replicas come to one point. The mean momentum that has moved the replica is in the place of its
+  // weights; where nothing has moved them their momentum is averaged all the same.
+  float* momentum_to_meet(model::Parameters& parameters, const kernels::AdamSettings& settings) {
     if (rate_sum_ == 0) {
-      average(parameters, flat(kMean));
-      return;
+      return flat(kMean);
     }
-    const kernels::LocalSteps decayed{static_cast<float>(rate_sum_),
-                                      static_cast<float>(decay_product_)};
-    const kernels::LocalSteps undecayed{static_cast<float>(rate_sum_), 1};
-    const float* start = start_.const_data_ptr<float>();
-    const auto start_of = [&](const Piece& piece) { return start + piece.offset; };
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       kernels::momentum_of_local_steps(
-          piece.weights, start_of(piece), piece.mean_square, piece.count, settings, decayed);
+          piece.weights, start_of(piece), piece.mean_square, piece.count, settings, local_steps());
     });
-    average(parameters, parameters.flat_weights().data_ptr<float>());
+    return parameters.flat_weights().data_ptr<float>();
+  }
+
+  void move_together(model::Parameters& parameters, const kernels::AdamSettings& settings) {
+    if (rate_sum_ == 0) {
+      return;
+    }
+    const kernels::LocalSteps decayed = local_steps();
+    const kernels::LocalSteps undecayed{decayed.rate, 1};
     for_each_piece(parameters, [&](const Piece& piece, size_t) {
       kernels::move_together(piece.weights,
                              piece.mean,
@@ -114,6 +120,13 @@ class ZeroOneAdam final : public OneBit {
                              settings,
                              piece.has_weight_decay ? decayed : undecayed);
     });
+  }
+
+  kernels::LocalSteps local_steps() const {
+    return {static_cast<float>(rate_sum_), static_cast<float>(decay_product_)};
+  }
+  const float* start_of(const Piece& piece) const {
+    return start_.const_data_ptr<float>() + piece.offset;
   }
 
   static void move_piece(const Piece& piece, const kernels::AdamSettings& settings) {

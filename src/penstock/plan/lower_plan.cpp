@@ -1,6 +1,7 @@
 #include "penstock/plan/lower_plan.h"
 
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "penstock/plan/passes.h"
@@ -23,6 +24,22 @@ Holdings find_holdings(const Plan& plan, const Pipeline& pipeline, const Ground&
                                   : holdings_by_rank(ground.costs, pipeline);
 }
 
+// Of every rank; none where there are no replicas.
+std::vector<ExchangeBytes> find_exchanges(const Plan& plan,
+                                          const ModelSizes& model,
+                                          const schedule::Schedule& schedule) {
+  std::vector<ExchangeBytes> all;
+  if (plan.options.data == 1 || !model.exchanges) {
+    return all;
+  }
+  const std::vector<int32_t> cuts = plan.cuts(model.num_layers());
+  for (const Inventory& inventory :
+       all_inventories(plan.options, model, {.schedule = schedule, .cuts = cuts})) {
+    all.push_back(model.exchanges(inventory));
+  }
+  return all;
+}
+
 }  // namespace
 
 Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates) {
@@ -42,11 +59,8 @@ Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates) {
   return pipeline;
 }
 
-program::Program lower_plan(const Plan& plan,
-                            const Ground& ground,
-                            int32_t updates,
-                            int64_t limit_bytes,
-                            Spent* spent) {
+program::Program lower_plan(
+    const Plan& plan, const Ground& ground, int32_t updates, int64_t limit_bytes, Spent* spent) {
   const Pipeline pipeline = pipeline_of(plan, ground, updates);
   const Holdings holdings = find_holdings(plan, pipeline, ground);
   std::optional<Sharding> sharding;
@@ -60,8 +74,22 @@ program::Program lower_plan(const Plan& plan,
                      .holdings = holdings,
                      .sharding = sharding ? &*sharding : nullptr,
                      .link_of_all = ground.machine.among(all),
-                     .limit_bytes = limit_bytes},
+                     .link_of_replicas = ground.machine.along(plan.mesh(), comm::Axis::Data),
+                     .limit_bytes = limit_bytes,
+                     .form = ground.model.first_form,
+                     .exchanges = find_exchanges(plan, ground.model, pipeline.schedule)},
                     spent);
+}
+
+program::Program with_form(program::Program program,
+                           const Plan& plan,
+                           const ModelSizes& model,
+                           const Machine& machine,
+                           const UpdateForm& form) {
+  return write_exchanges(std::move(program),
+                         form,
+                         find_exchanges(plan, model, plan.schedule(1)),
+                         machine.along(plan.mesh(), comm::Axis::Data));
 }
 
 }  // namespace penstock::plan

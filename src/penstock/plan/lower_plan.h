@@ -33,4 +33,12 @@ program::Program lower_plan(const Plan& plan,
                             int64_t limit_bytes,
                             Spent* spent = nullptr);
 
+// The program of a step whose replicas exchange something else, from the plan's: both hold the same
+// from step to step.
+program::Program with_form(program::Program program,
+                           const Plan& plan,
+                           const ModelSizes& model,
+                           const Machine& machine,
+                           const UpdateForm& form);
+
 }  // namespace penstock::plan

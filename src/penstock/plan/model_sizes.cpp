@@ -45,8 +45,8 @@ class UnitMaker {
                             unit.parameters.end(),
                             [](const ParameterSize& size) { return !size.is_always_float32; });
       if (unit.unit.layers.size() > 1) {
-        unit.unit.name = cat(
-            unit.unit.name, " to ", layers_[static_cast<size_t>(unit.unit.layers.back())].name);
+        unit.unit.name =
+            cat(unit.unit.name, " to ", layers_[static_cast<size_t>(unit.unit.layers.back())].name);
       }
     }
     units_.insert(units_.end(), shared_.begin(), shared_.end());
@@ -89,12 +89,11 @@ class UnitMaker {
   }
 
   void finish(UnitSize& unit) const {
-    std::copy_if(unit.unit.layers.begin(),
-                 unit.unit.layers.end(),
-                 std::back_inserter(unit.unit.forward_only),
-                 [&](int32_t layer) {
-                   return !layers_[static_cast<size_t>(layer)].backward_needs_weights;
-                 });
+    std::copy_if(
+        unit.unit.layers.begin(),
+        unit.unit.layers.end(),
+        std::back_inserter(unit.unit.forward_only),
+        [&](int32_t layer) { return !layers_[static_cast<size_t>(layer)].backward_needs_weights; });
     for (const ParameterSize& parameter : unit.parameters) {
       unit.unit.elements += parameter.flat;
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/plan/exchanges.h"
 #include "penstock/plan/inventory.h"
 
 namespace penstock::plan {
@@ -23,10 +24,16 @@ struct ModelSizes {
   bool keeps_shares = true;             // see RankPlace
   // What the optimizer of a rank with this inventory keeps.
   std::function<OptimizerSize(const Inventory&)> optimizer = {};
+  // What replicas exchange in the update of a run's first step, and what such a rank sends for it.
+  // Nothing: gradients are reduced, and that is all.
+  UpdateForm first_form = {};
+  std::function<ExchangeBytes(const Inventory&)> exchanges = {};
 
   bool is_known() const { return !layers.empty(); }
-  int32_t num_layers() const { return static_cast<int32_t>(layers.size()) - 1; }  // without the loss
-  int64_t num_parameters() const;                        // each counts once, whoever shares it
+  int32_t num_layers() const {
+    return static_cast<int32_t>(layers.size()) - 1;
+  }                                // without the loss
+  int64_t num_parameters() const;  // each counts once, whoever shares it
   // What a copy of the weights of these layers takes, in blocks of so many bytes.
   int64_t copy_bytes(const std::vector<int32_t>& of_layers, int64_t block_bytes) const;
 };

@@ -39,13 +39,21 @@ Program finish(Program program, const PassInput& input) {
   return program;
 }
 
+Program add_exchanges(Program program, const PassInput& input) {
+  return input.exchanges.empty()
+             ? program
+             : write_exchanges(
+                   std::move(program), input.form, input.exchanges, input.link_of_replicas);
+}
+
 }  // namespace
 
-const std::array<Pass, 5> kPasses = {{{"turns", write_all_turns},
+const std::array<Pass, 6> kPasses = {{{"turns", write_all_turns},
                                       {"shard", add_replicas},
                                       {"hold", hold_values},
                                       {"update", add_updates},
-                                      {"finish", finish}}};
+                                      {"finish", finish},
+                                      {"exchanges", add_exchanges}}};
 
 program::Program run_passes(const PassInput& input, Spent* spent) {
   Program program;

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "penstock/plan/cost_table.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/plan/shard.h"
@@ -21,7 +23,11 @@ struct PassInput {
   const Holdings& holdings;            // of every rank
   const Sharding* sharding = nullptr;  // nothing: no replicas
   LinkCost link_of_all = {};           // between any two ranks
-  int64_t limit_bytes = 0;             // of every rank; 0: none
+  LinkCost link_of_replicas = {};
+  int64_t limit_bytes = 0;  // of every rank; 0: none
+  // What replicas exchange in the update, and what each rank sends for it; nothing: gradients alone.
+  UpdateForm form = {};
+  std::vector<ExchangeBytes> exchanges = {};
 };
 
 struct Pass {
@@ -31,8 +37,9 @@ struct Pass {
 
 // turns: what ranks compute, send and free. shard: replicas, with their gathers and reduces. hold:
 // weights, gradients and state become operands. update: squares, norm, decision and step. finish:
-// values in the order of their births, and the limit.
-extern const std::array<Pass, 5> kPasses;
+// values in the order of their births, and the limit. exchanges: what an optimizer's replicas
+// exchange instead of gradients, or beside them.
+extern const std::array<Pass, 6> kPasses;
 
 program::Program run_passes(const PassInput& input, Spent* spent = nullptr);
 

@@ -413,7 +413,8 @@ class Reader {
           const auto modes =
               static_cast<int32_t>(costs.layers[static_cast<size_t>(one.layer)].ways.size());
           if (one.way >= modes) {
-            wrong(is_forward, cat("keeps layer ", one.layer, " in save mode ", one.way, " of ", modes));
+            wrong(is_forward,
+                  cat("keeps layer ", one.layer, " in save mode ", one.way, " of ", modes));
           }
           kept.insert(one.layer);
         }

@@ -20,10 +20,10 @@
 namespace penstock::plan {
 
 struct Request {
-  config::PlanOptions options;  // "auto" and empty: to be chosen
-  RotorOptions rotor = {};      // of one rank
-  int32_t updates = 1;          // that an asynchronous pipeline runs before it is drained
-  ModelSizes model = {};        // not known: what the cost table says of it
+  config::PlanOptions options;            // "auto" and empty: to be chosen
+  RotorOptions rotor = {};                // of one rank
+  int32_t updates = 1;                    // that an asynchronous pipeline runs before it is drained
+  ModelSizes model = {};                  // not known: what the cost table says of it
   std::optional<Holdings> holdings = {};  // see Ground
 };
 
@@ -63,6 +63,9 @@ struct Outcome {
 Outcome make_plan(const Request& request, const CostTable& costs, const Machine& machine);
 
 // The outcome of a plan that was made before: lowered, verified, simulated. Nothing is decided.
-Outcome take_plan(const Plan& plan, const Request& request, const CostTable& costs, const Machine& machine);
+Outcome take_plan(const Plan& plan,
+                  const Request& request,
+                  const CostTable& costs,
+                  const Machine& machine);
 
 }  // namespace penstock::plan

@@ -73,28 +73,37 @@ std::vector<std::vector<int32_t>> layers_by_rank(const Pipeline& pipeline) {
   return all;
 }
 
+std::vector<Inventory> all_inventories(const config::PlanOptions& options,
+                                       const ModelSizes& model,
+                                       const Pipeline& pipeline) {
+  const comm::Mesh mesh = mesh_of(options);
+  const std::vector<std::vector<int32_t>> layers = layers_by_rank(pipeline);
+  const std::vector<UnitSize> units = units_of(options, model, pipeline.cuts);
+  std::vector<Inventory> all;
+  for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    all.push_back(take_inventory(
+        units,
+        {.layers = layers[static_cast<size_t>(mesh.coordinate(rank, comm::Axis::Pipeline))],
+         .shard = shard_of(options),
+         .replicas = mesh.data,
+         .replica = mesh.coordinate(rank, comm::Axis::Data),
+         .compute_is_float32 = model.compute_bytes == 4,
+         .keeps_shares = model.keeps_shares}));
+  }
+  return all;
+}
+
 Holdings all_holdings(const config::PlanOptions& options,
                       const ModelSizes& model,
                       const Pipeline& pipeline,
                       const CostTable& costs,
                       const Machine& machine) {
-  const comm::Mesh mesh = mesh_of(options);
-  const std::vector<std::vector<int32_t>> layers = layers_by_rank(pipeline);
-  const std::vector<UnitSize> units = units_of(options, model, pipeline.cuts);
   Holdings all{.num_parameters = model.num_parameters()};
-  for (const UnitSize& unit : units) {
+  for (const UnitSize& unit : units_of(options, model, pipeline.cuts)) {
     all.units.push_back(unit.unit);
   }
-  for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
-    const RankPlace place{
-        .layers = layers[static_cast<size_t>(mesh.coordinate(rank, comm::Axis::Pipeline))],
-        .shard = shard_of(options),
-        .replicas = mesh.data,
-        .replica = mesh.coordinate(rank, comm::Axis::Data),
-        .compute_is_float32 = model.compute_bytes == 4,
-        .keeps_shares = model.keeps_shares};
-    all.ranks.push_back(
-        rank_holdings(options, model, take_inventory(units, place), costs, machine));
+  for (const Inventory& inventory : all_inventories(options, model, pipeline)) {
+    all.ranks.push_back(rank_holdings(options, model, inventory, costs, machine));
   }
   return all;
 }
@@ -124,11 +133,12 @@ Holdings stage_holdings(const config::PlanOptions& options,
 }
 
 Holdings whole_holdings(const ModelSizes& model, const Machine& machine) {
-  return all_holdings(config::PlanOptions(),
-                      model,
-                      {.schedule = {.rank_of = {0}, .turns = {{}}}, .cuts = {0, model.num_layers()}},
-                      /*costs=*/{},
-                      machine);
+  return all_holdings(
+      config::PlanOptions(),
+      model,
+      {.schedule = {.rank_of = {0}, .turns = {{}}}, .cuts = {0, model.num_layers()}},
+      /*costs=*/{},
+      machine);
 }
 
 std::vector<int64_t> copy_bytes_by_stage(const ModelSizes& model,

@@ -20,6 +20,9 @@ inline constexpr const char* kWorkspacesName = "workspaces";
 std::vector<std::vector<int32_t>> layers_by_rank(const Pipeline& pipeline);
 
 // Of every rank.
+std::vector<Inventory> all_inventories(const config::PlanOptions& options,
+                                       const ModelSizes& model,
+                                       const Pipeline& pipeline);
 Holdings all_holdings(const config::PlanOptions& options,
                       const ModelSizes& model,
                       const Pipeline& pipeline,

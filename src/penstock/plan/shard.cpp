@@ -376,27 +376,6 @@ program::Program shard(const program::Program& pipeline, const Sharding& shardin
   return result;
 }
 
-program::Program without_reduces(program::Program program,
-                                 const std::vector<int64_t>& shared_bytes) {
-  PENSTOCK_CHECK(program.replicas() > 1 && program.keeps_gradients(), "gradients in slices");
-  program.step_reduces = true;
-  const auto meets_replicas = [&](const Instruction& one) {
-    const bool is_over_stages =
-        one.op == Op::Reduce &&
-        program.groups[static_cast<size_t>(one.group)].axes.contains(comm::Axis::Pipeline);
-    return one.op == Op::Reduce && !is_over_stages;
-  };
-  for (RankProgram& rank : program.ranks) {
-    std::erase_if(rank.instructions, meets_replicas);
-    for (Instruction& one : rank.instructions) {
-      if (one.op == Op::Reduce && !shared_bytes.empty()) {
-        one.sent_bytes = shared_bytes.at(static_cast<size_t>(one.units[0]));
-      }
-    }
-  }
-  return program;
-}
-
 SentBytes count_sent(const program::Program& program) {
   SentBytes most;
   for (const RankProgram& rank : program.ranks) {
@@ -404,13 +383,14 @@ SentBytes count_sent(const program::Program& program) {
     std::vector<bool> was_gathered(program.units.size(), false);
     for (const Instruction& one : rank.instructions) {
       const bool is_of_replicas =
-          is_collective(one.op) && one.resource.kind == program::ResourceKind::Line;
+          is_collective(one.op) &&
+          !program.groups[static_cast<size_t>(one.group)].axes.contains(comm::Axis::Pipeline);
       if (!is_of_replicas) {
         continue;
       }
-      const auto unit = static_cast<size_t>(one.units[0]);
       sent.all += one.sent_bytes;
-      if (one.op == Op::Gather) {
+      if (one.op == Op::Gather && !one.units.empty()) {
+        const auto unit = static_cast<size_t>(one.units[0]);
         sent.gathered_again += was_gathered[unit] ? one.sent_bytes : 0;
         was_gathered[unit] = true;
       }

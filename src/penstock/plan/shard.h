@@ -45,12 +45,6 @@ struct Sharding {
 // is what with_sharding() counts.
 program::Program shard(const program::Program& pipeline, const Sharding& sharding);
 
-// The same program for steps that do themselves what replicas need of each other's gradients:
-// without reduces over replicas. Only where gradients are whole. `shared_bytes`, by unit: of a
-// gradient that several stages have, which they then add up whole.
-program::Program without_reduces(program::Program program,
-                                 const std::vector<int64_t>& shared_bytes = {});
-
 // What the rank that sends most sends to its replicas in a step; and the part of it that gathers
 // beyond the first of each unit are.
 struct SentBytes {

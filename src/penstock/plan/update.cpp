@@ -19,9 +19,6 @@ using program::Value;
 using program::ValueId;
 using program::ValueKind;
 
-// Of a float32 gradient that is added up over stages, at once: what comes in needs room.
-constexpr int64_t kExchangeBytes = int64_t{4} << 20;
-
 // Units that several stages have, with those stages.
 std::map<int32_t, std::vector<int32_t>> find_tied(const program::Program& program) {
   std::map<int32_t, std::vector<int32_t>> tied;
@@ -102,7 +99,7 @@ class RankUpdates {
           .group = program_.add_group(comm::among_stages(name, stages)),
           .updates = {sums_.at(unit)},
           .seconds = link_.seconds(bytes * static_cast<int64_t>(stages.size() - 1)),
-          .working_bytes = std::min(bytes, kExchangeBytes),
+          .working_bytes = std::min(bytes, kStageExchangeBytes),
           .sent_bytes = bytes * static_cast<int64_t>(stages.size() - 1)});
   }
 

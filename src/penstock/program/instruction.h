@@ -23,11 +23,15 @@ enum class Op : uint8_t {
   Receive,         // makes the value that a peer sends
   Drop,            // frees values, does nothing else
   Stash,           // copies what layers see of the weights
-  Gather,          // every rank of a group gets what the others have of a unit, or their squares
+  Gather,          // every rank of a group gets what the others have: of a unit, of the optimizer's
+                   // state, or sums
   Reduce,          // adds the gradients of a unit over the ranks of a group
   Add,             // adds the shares of a unit's gradient that are on this rank
-  Squares,         // sums of squares of the rank's gradients
+  Sketch,          // sums that tell the norm of the replicas' mean gradient, which nobody has
+  Squares,         // sums of squares of the rank's gradients, or of what sketches tell of them
   Decide,          // from all squares to the norm, and what the gradients are multiplied by
+  Prepare,         // the optimizer makes ready what replicas exchange before it moves units
+  Exchange,        // replicas average what they have made ready, compressed
   Step,            // the optimizer moves units
 };
 inline constexpr size_t kNumOps = static_cast<size_t>(Op::Step) + 1;
@@ -66,7 +70,7 @@ struct Instruction {
   std::vector<int32_t> units;   // of a gather, reduce or step
   int32_t micro_batch = -1;     // of the work, or of what is sent, gathered or reduced
   int32_t keep = kKeepNothing;  // Forward: index into the layer's save modes
-  int32_t group = kNoGroup;     // Gather, Reduce: index into Program::groups
+  int32_t group = kNoGroup;     // Gather, Reduce, Exchange: index into Program::groups
   bool scatters = false;        // Reduce: each rank gets the sum of its slices alone
   // `makes`: what is there when it has ended. `sets` and `updates` change what is there already:
   // the former do not look at what it was. `frees` happen when the instruction has ended.
@@ -74,12 +78,12 @@ struct Instruction {
   Resource resource = {};
   double seconds = 0;         // Receive: 0, it takes what the Send takes
   int64_t working_bytes = 0;  // the most held while it runs, above what was live before it
-  int64_t sent_bytes = 0;     // Send, Gather, Reduce: what the rank hands to other ranks
+  int64_t sent_bytes = 0;     // Send, Gather, Reduce, Exchange: what it hands to other ranks
 
   bool operator==(const Instruction&) const = default;
 };
 
-// Whose time an instruction takes: a gather or reduce at which a rank stands still is no computing.
+// Whose time an instruction takes: a collective at which a rank stands still is no computing.
 inline Resource busy_resource(const Instruction& instruction) {
   return instruction.group == kNoGroup ? instruction.resource
                                        : Resource{ResourceKind::Line, instruction.group};
@@ -87,7 +91,7 @@ inline Resource busy_resource(const Instruction& instruction) {
 
 std::string_view op_name(Op op);  // "forward"
 bool is_transfer(Op op);          // a send or a receive
-bool is_collective(Op op);        // a gather or a reduce
+bool is_collective(Op op);        // a gather, a reduce or an exchange
 bool is_at_layer(Op op);          // work at a layer or the loss
 bool contributes(Op op);          // adds to gradients
 

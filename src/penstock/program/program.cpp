@@ -28,8 +28,11 @@ constexpr OpTable<OpTraits> kTraits = {{
     {.name = "gather", .is_collective = true},
     {.name = "reduce", .is_collective = true},
     {.name = "add"},
+    {.name = "sketch"},
     {.name = "squares"},
     {.name = "decide"},
+    {.name = "prepare"},
+    {.name = "exchange", .is_collective = true},
     {.name = "step"},
 }};
 
@@ -290,6 +293,20 @@ Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& 
   return {is_send ? rank : peer, is_send ? peer : rank, value.kind, value.layer};
 }
 
+namespace {
+
+// Of what belongs to no unit. All ranks need each other's squares, replicas the rest.
+std::string_view gathered_name(const Program& program, const Instruction& instruction) {
+  const auto group = static_cast<size_t>(instruction.group);
+  const bool is_of_replicas =
+      group < program.groups.size() && !program.groups[group].axes.contains(comm::Axis::Pipeline);
+  return !instruction.updates.empty() ? " of the state"
+         : is_of_replicas             ? " of sums"
+                                      : " of the squares";
+}
+
+}  // namespace
+
 std::string describe(const Program& program, const Instruction& instruction) {
   std::string text(op_name(instruction.op));
   const auto layer = static_cast<size_t>(instruction.layer);  // of none: beyond all
@@ -302,8 +319,8 @@ std::string describe(const Program& program, const Instruction& instruction) {
   } else if (units > 1) {
     text += cat(" of ", units, " units");
   }
-  if (is_collective(instruction.op) && units == 0) {
-    text += " of the squares";
+  if (instruction.op == Op::Gather && units == 0) {
+    text += gathered_name(program, instruction);
   }
   if (instruction.micro_batch >= 0) {
     text += cat(", micro-batch ", instruction.micro_batch);

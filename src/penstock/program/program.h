@@ -98,8 +98,8 @@ struct Program {
   comm::Mesh mesh;
   std::vector<comm::RankGroup> groups;  // that gather and reduce
   Shard shard = Shard::None;
-  // The step itself does what replicas need of each other's gradients: there are no reduces.
-  bool step_reduces = false;
+  // Each replica moves by its own gradients, and so has weights of its own until replicas meet.
+  bool is_apart = false;
   std::vector<Unit> units;  // none: nobody asks for weights, gradients and state
   std::vector<RankProgram> ranks;
 

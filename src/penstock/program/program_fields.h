@@ -21,11 +21,11 @@ constexpr unsigned bit(Op op) {
 
 inline constexpr unsigned kSend = bit(Op::Send), kReceive = bit(Op::Receive);
 inline constexpr unsigned kTransfer = kSend | kReceive;
-inline constexpr unsigned kCollective = bit(Op::Gather) | bit(Op::Reduce);
+inline constexpr unsigned kOfUnits = bit(Op::Gather) | bit(Op::Reduce);
+inline constexpr unsigned kCollective = kOfUnits | bit(Op::Exchange);
 inline constexpr unsigned kLayered =
     bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
 inline constexpr unsigned kWorking = kLayered | bit(Op::Loss);
-inline constexpr unsigned kUpdating = bit(Op::Squares) | bit(Op::Decide) | bit(Op::Step);
 inline constexpr unsigned kEvery = (1U << kNumOps) - 1;
 inline constexpr unsigned kPlaced = kEvery & ~bit(Op::Drop);
 
@@ -44,9 +44,9 @@ inline constexpr std::array kFields = {
               kLayered | kTransfer | bit(Op::Add)},
     FieldRule{"units",
               FieldType::Integers,
-              kCollective | bit(Op::Add) | bit(Op::Step),
+              kOfUnits | bit(Op::Add) | bit(Op::Step),
               bit(Op::Reduce) | bit(Op::Add)},
-    FieldRule{"mb", FieldType::Integer, kWorking | kTransfer | kCollective, kWorking | kTransfer},
+    FieldRule{"mb", FieldType::Integer, kWorking | kTransfer | kOfUnits, kWorking | kTransfer},
     FieldRule{"keep", FieldType::Word, bit(Op::Forward), bit(Op::Forward)},
     FieldRule{"group", FieldType::Integer, kCollective, kCollective},
     FieldRule{"to", FieldType::Word, bit(Op::Reduce), bit(Op::Reduce)},

@@ -168,9 +168,9 @@ std::string print(const Program& program) {
     }
     out += cat(",\n\"mesh\":", mesh.dump());
   }
-  if (program.shard != Shard::None || program.step_reduces) {
+  if (program.shard != Shard::None || program.is_apart) {
     out += cat(",\n\"shard\":\"", shard_name(program.shard), "\"");
-    out += program.step_reduces ? ",\n\"step_reduces\":true" : "";
+    out += program.is_apart ? ",\n\"apart\":true" : "";
   }
   if (!program.groups.empty()) {
     out += cat(",\n\"groups\":", print_all(program.groups, print_group));
@@ -200,7 +200,7 @@ class JsonParser {
                 "mixes_weights",
                 "mesh",
                 "shard",
-                "step_reduces",
+                "apart",
                 "groups",
                 "layers",
                 "units",
@@ -260,9 +260,9 @@ class JsonParser {
   }
 
   void read_shard(const json& root) {
-    if (root.contains("shard") || root.contains("step_reduces")) {
-      const bool step_reduces = root.contains("step_reduces") && flag("step_reduces", root);
-      reader_.read_shard(text("shard", member(root, "shard")), step_reduces);
+    if (root.contains("shard") || root.contains("apart")) {
+      const bool is_apart = root.contains("apart") && flag("apart", root);
+      reader_.read_shard(text("shard", member(root, "shard")), is_apart);
     }
   }
 

@@ -110,8 +110,8 @@ void ProgramReader::read_axis(std::string_view axis, std::string_view degree) {
   fail_unknown("axis", axis, known);
 }
 
-void ProgramReader::read_shard(std::string_view shard, bool step_reduces) {
-  program_.step_reduces = step_reduces;
+void ProgramReader::read_shard(std::string_view shard, bool is_apart) {
+  program_.is_apart = is_apart;
   std::vector<std::string> known;
   for (const Shard one : kShards) {
     if (shard_name(one) == shard) {

@@ -52,7 +52,7 @@ class ProgramReader {
   void read_micro_batches(std::string_view number);
   void read_updates(std::string_view number, bool mixes_weights);  // after the micro-batches
   void read_axis(std::string_view axis, std::string_view degree);
-  void read_shard(std::string_view shard, bool step_reduces);
+  void read_shard(std::string_view shard, bool is_apart);
   void read_group(const std::string& name,
                   const std::vector<std::string>& axes,
                   const std::vector<std::string>& stages);

@@ -76,9 +76,9 @@ std::string print_head(const Program& program) {
     }
     out += "\n";
   }
-  if (program.shard != Shard::None || program.step_reduces) {
+  if (program.shard != Shard::None || program.is_apart) {
     out +=
-        cat("shard ", shard_name(program.shard), program.step_reduces ? " reduced=step" : "", "\n");
+        cat("shard ", shard_name(program.shard), program.is_apart ? " replicas=apart" : "", "\n");
   }
   for (size_t i = 0; i < program.groups.size(); ++i) {
     const comm::RankGroup& group = program.groups[i];
@@ -302,12 +302,12 @@ class TextParser {
   }
 
   void read_shard(const Words& words) {
-    constexpr const char* example = "shard optimizer reduced=step";
+    constexpr const char* example = "shard none replicas=apart";
     const bool has_more = words.size() == 3;
     require_form(words, has_more ? "www" : "ww", "shard gradients");
     advance_head("shard", Head::Shard);
-    if (has_more && option(words[2], "reduced", example) != "step") {
-      reader_.fail_unknown("reduced", option(words[2], "reduced", example), {"step"});
+    if (has_more && option(words[2], "replicas", example) != "apart") {
+      reader_.fail_unknown("replicas", option(words[2], "replicas", example), {"apart"});
     }
     reader_.read_shard(words[1], has_more);
   }

@@ -56,8 +56,11 @@ class RankCheck {
         &RankCheck::check_gather,
         &RankCheck::check_reduce,
         &RankCheck::check_add,
+        &RankCheck::check_sketch,
         &RankCheck::check_squares,
         &RankCheck::check_decide,
+        &RankCheck::check_prepare,
+        &RankCheck::check_exchange,
         &RankCheck::check_step,
     }};
     if (static_cast<size_t>(instruction.op) >= kNumOps) {
@@ -74,8 +77,9 @@ class RankCheck {
     const Op op = instruction.op;
     const bool is_work = is_at_layer(op);
     const bool has_layer = (is_work && op != Op::Loss) || is_transfer(op) || op == Op::Add;
-    const bool has_micro_batch = is_work || is_transfer(op) || is_collective(op);
-    const bool has_units = is_collective(op) || op == Op::Add || op == Op::Step;
+    const bool is_of_units = op == Op::Gather || op == Op::Reduce;
+    const bool has_micro_batch = is_work || is_transfer(op) || is_of_units;
+    const bool has_units = is_of_units || op == Op::Add || op == Op::Step;
     if ((!has_layer && instruction.layer != -1) ||
         (!has_micro_batch && instruction.micro_batch != -1) ||
         (op != Op::Forward && instruction.keep != kKeepNothing) ||
@@ -108,6 +112,20 @@ class RankCheck {
   void check_add(const Instruction& instruction) {
     check_comes_before_last_step();
     units_.check_add(instruction);
+  }
+  void check_sketch(const Instruction& instruction) {
+    check_comes_before_last_step();
+    check_gradients_complete();
+    units_.check_sketch(instruction);
+  }
+  void check_prepare(const Instruction& instruction) {
+    check_comes_before_last_step();
+    check_gradients_complete();
+    units_.check_prepare(instruction);
+  }
+  void check_exchange(const Instruction& instruction) {
+    check_comes_before_last_step();
+    units_.check_exchange(instruction);
   }
   void check_squares(const Instruction& instruction) {
     check_comes_before_last_step();
@@ -301,9 +319,10 @@ class RankCheck {
     size_t makes = 1;
     bool makes_output = true;
     if (instruction.keep != kKeepNothing) {
+      const SaveMode& mode = mode_of(instruction);
       lives_.made_of(instruction, ValueKind::Saved, instruction.layer);
       // Run again for its backward alone, it may leave out an output that backward does not need.
-      makes_output = instruction.makes.size() != 1 || mode_of(instruction).needs_output;
+      makes_output = instruction.makes.size() != 1 || mode.needs_output;
       makes = makes_output ? 2 : 1;
     }
     check_operands(instruction, instruction.layer, {.reads = 1, .makes = makes});

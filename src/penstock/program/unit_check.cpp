@@ -114,8 +114,8 @@ std::optional<Violation> find_wrong_units(const Program& program) {
   if (program.replicas() > 1 && program.updates > 1) {
     return refuse(cat(program.updates, " updates; replicas have one"));
   }
-  if (program.step_reduces && (program.replicas() == 1 || !program.keeps_gradients())) {
-    return refuse("the step reduces gradients that no rank has whole, or that have no replicas");
+  if (program.is_apart && (program.replicas() == 1 || program.shard != Shard::None)) {
+    return refuse("replicas move apart, and there are none, or they divide what they move");
   }
   for (size_t i = 0; i < program.units.size(); ++i) {
     std::string wrong = wrong_layers(program, program.units[i]);
@@ -139,6 +139,7 @@ UnitCheck::UnitCheck(const RankLives& lives)
       gathered_after_(lives.rank().values.size(), -1) {
   find_ranks();
   for (const Instruction& instruction : lives.rank().instructions) {
+    has_own_gradients_ = has_own_gradients_ || instruction.op == Op::Sketch;
     if (const int32_t layer = layer_of(program_, instruction); layer >= 0) {
       works_at_[static_cast<size_t>(layer)] = 1;
       for (const int32_t number : units_of(layer)) {
@@ -260,7 +261,7 @@ bool UnitCheck::is_sharded(int32_t number) const {
 }
 
 bool UnitCheck::meets_replicas() const {
-  return program_.replicas() > 1 && !program_.step_reduces;
+  return program_.replicas() > 1 && !has_own_gradients_;
 }
 
 UnitCheck::Parts& UnitCheck::parts(ValueId id) {
@@ -399,6 +400,9 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
                                         int32_t layer,
                                         bool reads_copy) {
   RankLives::Counts extra;
+  if (work_.is_prepared) {
+    lives_.refuse("comes after the update was prepared");
+  }
   for (const int32_t number : units_of(layer)) {
     if (unit(number).is_needed_for(instruction.op, layer)) {
       extra.reads += check_weights(instruction, number, reads_copy);
@@ -496,23 +500,9 @@ void UnitCheck::check_stash(const Instruction& instruction) const {
   lives_.check_counts(instruction, {.reads = reads, .makes = 1});
 }
 
-void UnitCheck::gather_squares(const Instruction& instruction) const {
-  require_group(instruction, comm::all());
-  if (instruction.micro_batch != -1) {
-    lives_.refuse("it is of all micro-batches, and names one");
-  }
-  lives_.check_counts(instruction, {.reads = 1, .makes = 1});
-  const Value& own = lives_.value(instruction.reads[0]);
-  const Value& all = lives_.value(instruction.makes[0]);
-  if (own.kind != ValueKind::Squares || all.kind != ValueKind::AllSquares ||
-      own.version != all.version) {
-    lives_.refuse("is of no unit; then it takes squares and makes those of all ranks");
-  }
-}
-
 void UnitCheck::check_gather(const Instruction& instruction) {
   if (instruction.units.empty()) {
-    return gather_squares(instruction);
+    return gather_of_no_unit(instruction);
   }
   const int32_t number = only_unit(instruction);
   require_group(instruction, comm::along(comm::Axis::Data));
@@ -580,8 +570,8 @@ void UnitCheck::check_reduce(const Instruction& instruction) {
     if (program_.replicas() == 1) {
       lives_.refuse("there are no replicas");
     }
-    if (program_.step_reduces) {
-      lives_.refuse("the step reduces the gradients itself");
+    if (has_own_gradients_) {
+      lives_.refuse("replicas sketch their own gradients; they are not reduced");
     }
     require_group(instruction, comm::along(comm::Axis::Data));
     return program_.keeps_gradients() ? reduce_over_replicas(instruction, number)
@@ -713,92 +703,6 @@ void UnitCheck::require_complete(int32_t number) {
     lives_.refuse(
         "the gradients of ", unit(number).name, " are not added up over the stages that have it");
   }
-}
-
-void UnitCheck::check_squares(const Instruction& instruction) {
-  size_t reads = 0;
-  for (size_t i = 0; i < holdings_.size(); ++i) {
-    if (holdings_[i].is_own) {
-      require_complete(static_cast<int32_t>(i));
-      require_read(instruction, holdings_[i].sum);
-      ++reads;
-    }
-  }
-  lives_.check_counts(instruction, {.reads = reads, .makes = 1});
-  const Value& made = lives_.value(instruction.makes[0]);
-  if (made.kind != ValueKind::Squares || made.version != update_) {
-    lives_.refuse("does not make q.", update_);
-  }
-}
-
-void UnitCheck::check_decide(const Instruction& instruction) {
-  lives_.check_counts(instruction, {.reads = 1, .makes = 1});
-  const Value& squares = lives_.value(instruction.reads[0]);
-  const Value& made = lives_.value(instruction.makes[0]);
-  const bool is_together = program_.ranks.size() > 1 && program_.updates == 1;
-  const ValueKind wanted = is_together ? ValueKind::AllSquares : ValueKind::Squares;
-  if (squares.kind != wanted || squares.version != update_) {
-    lives_.refuse("reads ",
-                  lives_.name(instruction.reads[0]),
-                  is_together ? "; it takes the squares of all ranks of this update"
-                              : "; it takes the rank's squares of this update");
-  }
-  if (made.kind != ValueKind::Decision || made.version != update_) {
-    lives_.refuse("does not make n.", update_);
-  }
-}
-
-bool UnitCheck::check_step(const Instruction& instruction) {
-  if (program_.units.empty()) {
-    ++update_;
-    return true;
-  }
-  RankLives::Counts counts{.reads = 1};
-  const auto decision =
-      std::find_if(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
-        return lives_.value(id).kind == ValueKind::Decision && lives_.value(id).version == update_;
-      });
-  if (decision == instruction.reads.end()) {
-    lives_.refuse("does not read n.", update_);
-  }
-  const bool has_units = std::any_of(
-      holdings_.begin(), holdings_.end(), [](const Holding& held) { return held.is_own; });
-  if (instruction.units.empty() == has_units || !is_ascending(instruction.units)) {
-    lives_.refuse("moves no units, or names them out of order");
-  }
-  for (const int32_t number : instruction.units) {
-    if (number < 0 || static_cast<size_t>(number) >= program_.units.size()) {
-      lives_.refuse("there is no unit ", number);
-    }
-    Holding& held = holding(number);
-    if (!held.is_own) {
-      lives_.refuse("the rank runs no layer of ", unit(number).name);
-    }
-    if (held.steps > update_) {
-      lives_.refuse("moves ", unit(number).name, " a second time");
-    }
-    require_complete(number);
-    require_read(instruction, held.sum);
-    ++counts.reads;
-    for (const ValueId id : {held.master, held.compute, held.state}) {
-      if (id != kNone) {
-        require_change(instruction, id, /*sets=*/false);
-        ++counts.changes;
-      }
-    }
-    ++held.steps;
-    held.is_partial = is_sharded(number) && program_.shard != Shard::Parameters;
-  }
-  for (const ValueId id : rank_state_) {
-    require_change(instruction, id, /*sets=*/false);
-    ++counts.changes;
-  }
-  lives_.check_counts(instruction, counts);
-  const bool ends_update = std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& held) {
-    return !held.is_own || held.steps > update_;
-  });
-  update_ += ends_update ? 1 : 0;
-  return ends_update;
 }
 
 void UnitCheck::check_end() const {

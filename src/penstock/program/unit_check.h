@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,11 @@ class UnitCheck {
   void check_gather(const Instruction& instruction);
   void check_reduce(const Instruction& instruction);
   void check_add(const Instruction& instruction);
+  void check_sketch(const Instruction& instruction);
   void check_squares(const Instruction& instruction);
   void check_decide(const Instruction& instruction);
+  void check_prepare(const Instruction& instruction);
+  void check_exchange(const Instruction& instruction);
   // Whether it ends an update: all units of the rank have moved.
   bool check_step(const Instruction& instruction);
   void check_end() const;
@@ -64,6 +68,14 @@ class UnitCheck {
     bool is_reduced = false;     // over the replicas
     bool is_exchanged = false;   // over the stages that have the unit
     bool is_done = false;        // of a bucket: was reduced; of a share: was added
+  };
+
+  // What was done for the update at hand, beside its gradients.
+  struct UpdateWork {
+    bool is_sketched = false, is_prepared = false, is_averaged = false;
+    ValueId filled = kNone, prepared = kNone, lengths = kNone, all_lengths = kNone;
+    std::set<ValueId> changed;   // by what was prepared, and so by its exchange
+    std::set<ValueId> gathered;  // sums of this replica
   };
 
   const Unit& unit(int32_t number) const { return program_.units[static_cast<size_t>(number)]; }
@@ -93,7 +105,17 @@ class UnitCheck {
   void reduce_over_replicas(const Instruction& instruction, int32_t number);
   void reduce_bucket(const Instruction& instruction, int32_t number);
   void reduce_over_stages(const Instruction& instruction, int32_t number);
-  void gather_squares(const Instruction& instruction) const;
+  // unit_check_update.cpp
+  template <typename Use>
+  size_t for_own_units(const Use& use);  // how many there are
+  ValueId find_of_update(const std::vector<ValueId>& list, ValueKind kind) const;
+  void require_replicas() const;
+  void require_unmoved(const Holding& held) const;
+  void gather_of_no_unit(const Instruction& instruction);
+  void gather_state(const Instruction& instruction);
+  ValueKind averaged_kind(const Instruction& instruction) const;
+  void check_exchanged(const Instruction& step, RankLives::Counts& counts) const;
+  void move_unit(const Instruction& instruction, int32_t number, RankLives::Counts& counts);
 
   const RankLives& lives_;
   const Program& program_;
@@ -104,6 +126,8 @@ class UnitCheck {
   std::vector<int32_t> gathered_after_;         // by value: steps of the unit before its gather
   std::vector<ValueId> rank_state_;
   int32_t update_ = 0;  // that gradients are of
+  UpdateWork work_;
+  bool has_own_gradients_ = false;  // which replicas sketch, and do not reduce
 };
 
 }  // namespace penstock::program

@@ -33,11 +33,17 @@ enum class ValueKind : uint8_t {
   RankState,  // e: state of the optimizer that belongs to no unit
   Fixed,      // k: workspaces, staging, allocator pages: never read, never moved
   // Of one update, numbered by `version`. They hold a few numbers, outside of what is counted.
-  Squares,     // q: sums of squares of this rank's gradients
-  AllSquares,  // z: those of all ranks
-  Decision,    // n: norm of the gradients, what they are multiplied by, whether all are finite
+  Squares,      // q: sums of squares of this rank's gradients
+  AllSquares,   // z: those of all ranks
+  Decision,     // n: norm of the gradients, what they are multiplied by, whether all are finite
+  Sketches,     // h: sums that tell the norm, of this replica's own gradients
+  AllSketches,  // j: those of all replicas
+  Filled,       // f: the optimizer has what it needs of its replicas' state
+  Prepared,     // r: what this replica gives to the average of all
+  Lengths,      // l: sums of squares of this rank's slices of weights and updates
+  AllLengths,   // y: those of all replicas
 };
-inline constexpr size_t kNumValueKinds = static_cast<size_t>(ValueKind::Decision) + 1;
+inline constexpr size_t kNumValueKinds = static_cast<size_t>(ValueKind::AllLengths) + 1;
 
 // Where a value lives.
 enum class Tier : uint8_t { Device, Host, Disk };
@@ -95,6 +101,12 @@ inline constexpr std::array<ValueKindInfo, kNumValueKinds> kValueKinds = {{
     {'q', false, false, false, true, false, false},  // Squares
     {'z', false, false, false, true, false, false},  // AllSquares
     {'n', false, false, false, true, false, false},  // Decision
+    {'h', false, false, false, true, false, false},  // Sketches
+    {'j', false, false, false, true, false, false},  // AllSketches
+    {'f', false, false, false, true, false, false},  // Filled
+    {'r', false, false, false, true, false, false},  // Prepared
+    {'l', false, false, false, true, false, false},  // Lengths
+    {'y', false, false, false, true, false, false},  // AllLengths
 }};
 
 constexpr const ValueKindInfo& info_of(ValueKind kind) {

@@ -29,6 +29,11 @@ std::optional<Violation> find_wrong_extent(const Program& program) {
           "the axis ", comm::axis_name(axis), " has ", program.mesh.degree(axis), " ranks");
     }
   }
+  for (const comm::Axis axis : {comm::Axis::Tensor, comm::Axis::Context}) {
+    if (program.mesh.degree(axis) > 1) {
+      return refuse("the axis ", comm::axis_name(axis), " has ranks, and no layer is cut along it");
+    }
+  }
   if (static_cast<size_t>(program.mesh.ranks()) != program.ranks.size()) {
     return refuse(program.ranks.size(), " ranks in a mesh of ", program.mesh.ranks());
   }

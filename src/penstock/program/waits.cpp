@@ -111,13 +111,8 @@ std::optional<Violation> find_mismatch(const Program& program, const Lines& line
   return std::nullopt;
 }
 
-// A step that reduces by itself meets those of its replicas.
-bool meets_others(const Program& program, const Instruction& instruction) {
-  return is_collective(instruction.op) || (instruction.op == Op::Step && program.step_reduces);
-}
-comm::RankGroup group_of(const Program& program, const Instruction& instruction) {
-  return is_collective(instruction.op) ? program.groups[static_cast<size_t>(instruction.group)]
-                                       : comm::along(comm::Axis::Data);
+const comm::RankGroup& group_of(const Program& program, const Instruction& instruction) {
+  return program.groups[static_cast<size_t>(instruction.group)];
 }
 
 // The gathers and reduces of one group of ranks: of each member, in the order of its list. The k-th
@@ -126,14 +121,14 @@ struct Meetings {
   std::vector<int32_t> ranks;                // ascending
   std::vector<std::vector<int32_t>> places;  // likewise: instructions
 };
-// By group of the program (kNoGroup: of steps) and first rank.
+// By group of the program and first rank.
 using Groups = std::map<std::pair<int32_t, int32_t>, Meetings>;
 
 // The group of a rank's gather or reduce; nothing where the rank is in none.
 std::optional<std::pair<int32_t, int32_t>> group_key(const Program& program,
                                                      int32_t rank,
                                                      const Instruction& instruction) {
-  const comm::RankGroup group = group_of(program, instruction);
+  const comm::RankGroup& group = group_of(program, instruction);
   if (comm::members(program.mesh, group, rank).empty()) {
     return std::nullopt;
   }
@@ -145,7 +140,7 @@ Groups collect_groups(const Program& program) {
   for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
     const std::vector<Instruction>& list = program.ranks[static_cast<size_t>(rank)].instructions;
     for (size_t i = 0; i < list.size(); ++i) {
-      if (!meets_others(program, list[i])) {
+      if (!is_collective(list[i].op)) {
         continue;
       }
       const auto key = group_key(program, rank, list[i]);
@@ -163,6 +158,28 @@ Groups collect_groups(const Program& program) {
   return groups;
 }
 
+// What is of no unit is told apart by its values alone.
+bool are_of_same_kinds(const Program& program, Place first, Place other) {
+  if (!at(program, first).units.empty()) {
+    return true;
+  }
+  const auto kinds_of = [&](Place place) {
+    const Instruction& instruction = at(program, place);
+    std::vector<ValueKind> kinds;
+    for (const auto* list : {&instruction.makes, &instruction.updates}) {
+      for (const ValueId id : *list) {
+        const ValueKind kind = program.ranks[static_cast<size_t>(place.rank)].value(id).kind;
+        if (kind != ValueKind::RankState) {  // each rank has its own
+          kinds.push_back(kind);
+        }
+      }
+    }
+    std::sort(kinds.begin(), kinds.end());
+    return kinds;
+  };
+  return kinds_of(first) == kinds_of(other);
+}
+
 std::optional<Violation> find_pair_mismatch(const Program& program, Place first, Place other) {
   const Instruction& one = at(program, first);
   const Instruction& two = at(program, other);
@@ -170,19 +187,17 @@ std::optional<Violation> find_pair_mismatch(const Program& program, Place first,
     return violation(program, other, cat(parts...));
   };
   if (one.op != two.op || one.units != two.units || one.micro_batch != two.micro_batch ||
-      one.scatters != two.scatters) {
+      one.scatters != two.scatters || !are_of_same_kinds(program, first, other)) {
     return refuse("meets ",
                   text_of(program, first),
-                  "; the ranks of a group gather, reduce and step the same in the same order");
-  }
-  if (one.op == Op::Step) {
-    return std::nullopt;
+                  "; the ranks of a group exchange the same in the same order");
   }
   if (one.resource.kind != two.resource.kind) {
     return refuse("is on another resource than ", text_of(program, first));
   }
   // Slices may differ in size; what is whole may not. Stages need not hold alike what they share.
   const bool is_of_stages = group_of(program, one).axes.contains(comm::Axis::Pipeline);
+  const bool is_of_units = !one.units.empty();
   const auto whole_bytes = [&](Place place) {
     const RankProgram& rank = program.ranks[static_cast<size_t>(place.rank)];
     const Instruction& instruction = at(program, place);
@@ -194,7 +209,7 @@ std::optional<Violation> find_pair_mismatch(const Program& program, Place first,
     }
     for (const ValueId id : instruction.updates) {
       const bool is_whole = rank.value(id).slices.empty();
-      bytes += is_whole && !is_of_stages ? rank.value(id).bytes : 0;
+      bytes += is_whole && !is_of_stages && is_of_units ? rank.value(id).bytes : 0;
     }
     return bytes;
   };
@@ -429,7 +444,7 @@ class Run {
       return late;
     }
     // Not on a line: the rank stands still until all of its group have come.
-    if (meets_others(program_, instruction) && instruction.resource.kind != ResourceKind::Line) {
+    if (is_collective(instruction.op) && instruction.resource.kind != ResourceKind::Line) {
       return late_member(rank, here(rank).instruction);
     }
     return kNobody;

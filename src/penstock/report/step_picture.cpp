@@ -35,6 +35,9 @@ constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"add", "#a3abb6", "#14181d"},
     {"squares", "#b3a394", "#14181d"},
     {"decide", "#768a7c", "#ffffff"},
+    {"sketch", "#cbb9a8", "#14181d"},
+    {"prepare", "#57606b", "#ffffff"},
+    {"exchange", "#8f4a2b", "#ffffff"},
 }};
 
 void check_timeline(const program::Program& program, const program::Timeline& timeline) {
@@ -90,8 +93,11 @@ constexpr program::OpTable<BarKind> kKinds = {{
     BarKind::Gather,
     BarKind::Reduce,
     BarKind::Add,
+    BarKind::Sketch,
     BarKind::Squares,
     BarKind::Decide,
+    BarKind::Prepare,
+    BarKind::Exchange,
     BarKind::Step,
 }};
 

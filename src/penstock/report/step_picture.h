@@ -43,9 +43,12 @@ enum class BarKind {
   Reduce,
   Add,
   Squares,
-  Decide
+  Decide,
+  Sketch,
+  Prepare,
+  Exchange
 };
-inline constexpr size_t kNumBarKinds = static_cast<size_t>(BarKind::Decide) + 1;
+inline constexpr size_t kNumBarKinds = static_cast<size_t>(BarKind::Exchange) + 1;
 
 struct BarStyle {
   std::string_view name, fill, text_fill;

@@ -101,6 +101,10 @@ Executor::Executor(const program::Program& program,
                           ": use fewer plan.micro_batches"));
   }
   update_at_ = find_update(rank_);
+  has_own_gradients_ = std::any_of(
+      rank_.instructions.begin(), rank_.instructions.end(), [](const Instruction& instruction) {
+        return instruction.op == Op::Sketch;
+      });
   if (group != nullptr && group->size() > 1 && program.updates == 1) {
     all_squares_ = std::make_unique<AllSquares>(
         chain, parts_of(program), program.mesh, is_sharded(rank_), *group);
@@ -297,8 +301,11 @@ void Executor::execute(const Instruction& instruction, Step& step) {
       &Executor::gather,
       &Executor::reduce,
       &Executor::add,
+      &Executor::sketch,
       &Executor::squares,
       &Executor::decide,
+      &Executor::prepare,
+      &Executor::exchange,
       &Executor::move,
   }};
   (this->*program::row_of(kRuns, instruction.op))(instruction, step);

@@ -113,12 +113,16 @@ class Executor {
   void drop(const program::Instruction& instruction, Step& step);
   void stash(const program::Instruction& instruction, Step& step);
   void gather(const program::Instruction& instruction, Step& step);
+  void gather_sums(const program::Instruction& instruction, Step& step);
   void gather_squares(const program::Instruction& instruction, Step& step);
   void reduce(const program::Instruction& instruction, Step& step);
   void reduce_over_stages(const program::Instruction& instruction, Step& step);
   void add(const program::Instruction& instruction, Step& step);
+  void sketch(const program::Instruction& instruction, Step& step);
   void squares(const program::Instruction& instruction, Step& step);
   void decide(const program::Instruction& instruction, Step& step);
+  void prepare(const program::Instruction& instruction, Step& step);
+  void exchange(const program::Instruction& instruction, Step& step);
   void move(const program::Instruction& instruction, Step& step);
   void start_on_line(const program::Instruction& instruction, WorkPtr work, Step& step);
   void wait_for_lines(const program::Instruction& instruction, Step& step);
@@ -170,6 +174,7 @@ class Executor {
   program::Timeline measured_;
   double record_began_ = 0;
   std::unique_ptr<AllSquares> all_squares_;  // nothing: the rank decides alone
+  bool has_own_gradients_ = false;           // that nobody reduces over the replicas
   size_t update_at_ = 0;                     // the first instruction of the last update
   std::vector<WorkPtr> collectives_;         // by instruction, of the last run
   std::vector<double> losses_, loss_sums_, loss_scales_;

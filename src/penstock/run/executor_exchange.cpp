@@ -99,7 +99,7 @@ void Executor::start_on_line(const Instruction& instruction, WorkPtr work, Step&
 
 void Executor::gather(const Instruction& instruction, Step& step) {
   if (instruction.units.empty()) {
-    return gather_squares(instruction, step);
+    return gather_sums(instruction, step);
   }
   const int32_t unit = instruction.units[0];
   const model::Tensors weights = parameters_.unit_weights(unit);

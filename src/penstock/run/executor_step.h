@@ -23,6 +23,7 @@ struct Executor::Step {
   model::Tensors layer_weights = {}, layer_gradients = {};
   std::vector<uint8_t> fresh_gradients = {};  // likewise: what the layer writes first
   Squares all_squares = {};                   // of the update at hand
+  std::vector<double> sums = {};              // likewise: sketches or lengths, to be gathered
   size_t updates_done = 0;
   int64_t first_sample = 0;  // of this replica
 

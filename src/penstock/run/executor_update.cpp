@@ -19,6 +19,37 @@ constexpr int64_t kAtOnce = int64_t{1} << 20;
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_exchange() {
+  throw InternalError("the program exchanges what the optimizer does not have");
+}
+
+}  // namespace
+
+std::vector<double> Stepper::take_sketches(model::Parameters&, const UpdateSettings&) {
+  refuse_exchange();
+}
+void Stepper::estimate_squares(model::Parameters&, const std::vector<double>&) {
+  refuse_exchange();
+}
+void Stepper::fill_state(model::Parameters&, comm::Group&) {
+  refuse_exchange();
+}
+std::vector<double> Stepper::prepare(model::Parameters&) {
+  refuse_exchange();
+}
+void Stepper::exchange(model::Parameters&, comm::Group&) {
+  refuse_exchange();
+}
+void Stepper::take_lengths(const std::vector<double>&) {
+  refuse_exchange();
+}
+
+std::vector<double> NoStepper::take_sketches(model::Parameters& parameters, const UpdateSettings&) {
+  parameters_ = parameters.all().size();
+  return {};
+}
 void NoStepper::take_squares(model::Parameters& parameters, const UpdateSettings&, bool) {
   parameters_ = parameters.all().size();
 }
@@ -45,7 +76,7 @@ void Executor::reduce_over_stages(const Instruction& instruction, Step&) {
   const int64_t channel = comm::shared_gradient_channel(chain_.size());
   const comm::What what = [&] { return describe(number_of(instruction)); };
   for (const at::Tensor& gradient :
-       parameters_.shared_gradients(instruction.units[0], /*is_whole=*/program_.step_reduces)) {
+       parameters_.shared_gradients(instruction.units[0], /*is_whole=*/has_own_gradients_)) {
     const at::Tensor room = at::empty({std::min(kAtOnce, gradient.numel())}, gradient.options());
     for (int64_t first = 0; first < gradient.numel(); first += kAtOnce) {
       at::Tensor ours = gradient.narrow(0, first, std::min(kAtOnce, gradient.numel() - first));
@@ -58,8 +89,31 @@ void Executor::reduce_over_stages(const Instruction& instruction, Step&) {
   }
 }
 
+void Executor::sketch(const Instruction&, Step& step) {
+  step.sums = step.stepper.take_sketches(parameters_, settings_of(step));
+}
+
 void Executor::squares(const Instruction&, Step& step) {
+  if (has_own_gradients_) {
+    return step.stepper.estimate_squares(parameters_, step.sums);
+  }
   step.stepper.take_squares(parameters_, settings_of(step), /*for_others=*/all_squares_ != nullptr);
+}
+
+// What belongs to no unit: the optimizer's, which is to say of its replicas, or of all ranks.
+void Executor::gather_sums(const Instruction& instruction, Step& step) {
+  const program::ValueKind made = value(instruction.makes[0]).kind;
+  if (made == program::ValueKind::AllSquares) {
+    return gather_squares(instruction, step);
+  }
+  if (made == program::ValueKind::Filled) {
+    return step.stepper.fill_state(parameters_, replicas_->group());
+  }
+  step.sums =
+      replicas_->group().all_gather(step.sums, [&] { return describe(number_of(instruction)); });
+  if (made == program::ValueKind::AllLengths) {
+    step.stepper.take_lengths(step.sums);
+  }
 }
 
 void Executor::gather_squares(const Instruction& instruction, Step& step) {
@@ -69,6 +123,14 @@ void Executor::gather_squares(const Instruction& instruction, Step& step) {
 
 void Executor::decide(const Instruction&, Step& step) {
   step.stepper.decide(all_squares_ == nullptr ? nullptr : &step.all_squares);
+}
+
+void Executor::prepare(const Instruction&, Step& step) {
+  step.sums = step.stepper.prepare(parameters_);
+}
+
+void Executor::exchange(const Instruction&, Step& step) {
+  step.stepper.exchange(parameters_, replicas_->group());
 }
 
 void Executor::move(const Instruction& instruction, Step& step) {

@@ -6,6 +6,9 @@
 
 #include "penstock/base/exact_sum.h"
 
+namespace penstock::comm {
+class Group;
+}
 namespace penstock::model {
 class Parameters;
 }
@@ -53,6 +56,24 @@ class Stepper {
   virtual void move(model::Parameters& parameters) = 0;
   // What came of it. Waits for the device.
   virtual Updated updated() = 0;
+
+  // What replicas exchange beside gradients and weights (plan/exchanges.h); a program asks only an
+  // optimizer that has it to do. All replicas are asked for the same in the same order.
+  //
+  // In the place of take_squares(), where the gradients are this replica's own: sums that tell the
+  // norm of the mean of all. Then those of all replicas, of the first first.
+  virtual std::vector<double> take_sketches(model::Parameters& parameters,
+                                            const UpdateSettings& settings);
+  virtual void estimate_squares(model::Parameters& parameters, const std::vector<double>& sketches);
+  // After decide(). The state of the replicas that an average takes, where it is sharded.
+  virtual void fill_state(model::Parameters& parameters, comm::Group& replicas);
+  // All of the update that comes before an exchange. Returns this rank's sums over its slices,
+  // nothing where no replica needs those of others.
+  virtual std::vector<double> prepare(model::Parameters& parameters);
+  // What was prepared becomes the average of all replicas.
+  virtual void exchange(model::Parameters& parameters, comm::Group& replicas);
+  // The sums of all replicas, of the first first.
+  virtual void take_lengths(const std::vector<double>& lengths);
 };
 
 // Leaves the weights as they are: for gradients alone, or to see whether a step fits.
@@ -63,6 +84,13 @@ class NoStepper final : public Stepper {
   void decide(const Squares*) override {}
   void move(model::Parameters&) override {}
   Updated updated() override { return {}; }
+  std::vector<double> take_sketches(model::Parameters& parameters,
+                                    const UpdateSettings& settings) override;
+  void estimate_squares(model::Parameters&, const std::vector<double>&) override {}
+  void fill_state(model::Parameters&, comm::Group&) override {}
+  std::vector<double> prepare(model::Parameters&) override { return {}; }
+  void exchange(model::Parameters&, comm::Group&) override {}
+  void take_lengths(const std::vector<double>&) override {}
 
  private:
   size_t parameters_ = 0;

@@ -1,13 +1,12 @@
 #include "penstock/train/machine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "penstock/base/clock.h"

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "penstock/optim/optimizer_size.h"
+#include "penstock/optim/update_form.h"
 #include "penstock/plan/plan.h"
 #include "penstock/plan/sharding.h"
 #include "penstock/train/machine.h"
@@ -19,12 +20,17 @@ int64_t compute_bytes(const config::Recipe& recipe) {
 }  // namespace
 
 plan::ModelSizes model_sizes(const config::Recipe& recipe, const model::Chain& chain) {
-  return {.layers = model::layer_sizes(chain),
-          .compute_bytes = compute_bytes(recipe),
-          .keeps_shares = recipe.run.device != "cuda",  // a GPU adds to one gradient
-          .optimizer = [train = recipe.train](const plan::Inventory& inventory) {
+  return {
+      .layers = model::layer_sizes(chain),
+      .compute_bytes = compute_bytes(recipe),
+      .keeps_shares = recipe.run.device != "cuda",  // a GPU adds to one gradient
+      .optimizer =
+          [train = recipe.train](const plan::Inventory& inventory) {
             return optim::optimizer_size(train, inventory);
-          }};
+          },
+      .first_form = optim::update_form(
+          recipe.train, plan::shard_of(recipe.plan), static_cast<int32_t>(recipe.plan.data), {}),
+      .exchanges = optim::exchange_bytes};
 }
 
 model::Replication replication_of(const config::Recipe& recipe,
@@ -35,14 +41,6 @@ model::Replication replication_of(const config::Recipe& recipe,
           .replicas = static_cast<int32_t>(recipe.plan.data),
           .replica = replica,
           .units = plan::units_of(recipe.plan, model_sizes(recipe, chain), cuts)};
-}
-
-std::vector<int64_t> shared_bytes(const std::vector<plan::UnitSize>& units) {
-  std::vector<int64_t> bytes;
-  for (const plan::UnitSize& unit : units) {
-    bytes.push_back(unit.unit.is_shared ? 4 * unit.parameters.front().count : 0);
-  }
-  return bytes;
 }
 
 plan::Holdings holdings_alone(const config::Recipe& recipe,

@@ -30,9 +30,6 @@ plan::Holdings holdings_alone(const config::Recipe& recipe,
                               const model::Parameters& parameters,
                               int64_t held_bytes);
 
-// By unit: of a gradient that several stages have, all of it.
-std::vector<int64_t> shared_bytes(const std::vector<plan::UnitSize>& units);
-
 // As the recipe says, for ranks on this machine.
 run::ReplicaOptions replica_options(const config::Recipe& recipe,
                                     const model::Chain& chain,

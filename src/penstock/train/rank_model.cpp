@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 

@@ -24,6 +24,7 @@ class StepRecords {
   // Of one step, of all runs but the first, which warms up; of that one when there is no other. 0:
   // none.
   double median_seconds() const;
+  size_t count() const { return taken_.size(); }
 
   // The last nine, oldest first: of the same steps at every rank.
   const std::deque<StepRecord>& last() const { return last_; }

@@ -76,7 +76,6 @@ struct Trainer::Steps {
   int64_t before = 0;  // steps done when they began
   int64_t count = 1;
   double loss_scale = 1;
-  bool is_reduced = true;  // the program adds up the gradients of the replicas
 
   // What came of them, one for each.
   std::vector<double> losses;
@@ -98,7 +97,8 @@ Summary Trainer::run() {
   }
   summary_.seconds = now_seconds() - began;
   summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
-  summary_.step_seconds = parts.steady_records().median_seconds();
+  const TrainerParts::Variant* const steady = parts.steady_variant();
+  summary_.step_seconds = steady == nullptr ? 0 : steady->records.median_seconds();
   for (const double peak :
        gather_ranks(static_cast<double>(memory::usage().peak_bytes), parts.group)) {
     summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
@@ -157,9 +157,9 @@ void Trainer::take_steps() {
   const int64_t before = parts.state.step;
   Steps steps{.before = before,
               .count = steps_at_once(parts.recipe, before),
-              .loss_scale = parts.scaler ? parts.scaler->scale() : 1,
-              .is_reduced = parts.reduces_gradients()};
-  run::Executor& executor = parts.executor_of(steps.count);
+              .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
+  TrainerParts::Variant& variant = parts.next_variant(steps.count);
+  run::Executor& executor = *variant.executor;
   const data::Batch batch = next_batches(*parts.loader, steps.count);
   const BatchTensors tensors = as_tensors(batch);
   const run::StepInput input{.inputs = tensors.inputs,
@@ -180,8 +180,7 @@ void Trainer::take_steps() {
   parts.state.samples_seen = batch.first_sample + batch.sequences;
   payload_ = {.sent_bytes = executor.sent_bytes(),
               .predicted_bytes = executor.rank_program().sent_bytes()};
-  (steps.is_reduced ? parts.records : parts.unreduced_records)
-      .add({executor.measured(), record_began}, steps.count);
+  variant.records.add({executor.measured(), record_began}, steps.count);
   show(steps, (now_seconds() - began) / static_cast<double>(steps.count));
 }
 
@@ -294,12 +293,12 @@ const std::string& Trainer::plan_title() const {
 }
 
 std::optional<MeasuredStep> Trainer::measured_step() const {
-  const StepRecords& records = parts_->steady_records();
-  if (records.last().empty()) {
+  const TrainerParts::Variant* const steady = parts_->steady_variant();
+  if (steady == nullptr) {
     return std::nullopt;
   }
-  const program::Program& program = parts_->steady_program();
-  std::optional<program::Timeline> timeline = gather_step(records, program, parts_->group);
+  const program::Program& program = *steady->program;
+  std::optional<program::Timeline> timeline = gather_step(steady->records, program, parts_->group);
   if (!timeline) {
     return std::nullopt;
   }

@@ -1,6 +1,7 @@
 #include "penstock/train/trainer_parts.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -9,8 +10,8 @@
 #include "penstock/comm/group.h"
 #include "penstock/comm/sub_group.h"
 #include "penstock/data/loader.h"
+#include "penstock/plan/lower_plan.h"
 #include "penstock/plan/plan.h"
-#include "penstock/plan/shard.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
@@ -65,42 +66,44 @@ TrainerParts::TrainerParts(const config::Recipe& asked,
 
 TrainerParts::~TrainerParts() = default;
 
-bool TrainerParts::reduces_gradients() const {
-  return !model.replicas || optimizer.wants_reduced_gradients();
+TrainerParts::Variant& TrainerParts::next_variant(int64_t updates) {
+  const bool is_planned = updates == model.planned.result.program.updates;
+  const plan::UpdateForm form = optimizer.next_form();
+  Variant& next = variants[{updates, form}];
+  const plan::ModelSizes sizes = model_sizes(recipe, chain);
+  if (!next.executor && is_planned && form == sizes.first_form) {
+    next.program = &model.planned.result.program;
+    next.executor = &executor;
+  }
+  if (!next.executor) {
+    next.own_program = std::make_unique<program::Program>(
+        is_planned ? plan::with_form(model.planned.result.program,
+                                     model.planned.result.plan,
+                                     sizes,
+                                     model.machine,
+                                     form)
+                   : plan_updates(recipe, chain, model, group, updates));
+    next.program = next.own_program.get();
+    next.own_executor = std::make_unique<run::Executor>(
+        *next.program, chain, parameters, group, model.replicas.get());
+    next.executor = next.own_executor.get();
+  }
+  return next;
 }
 
-run::Executor& TrainerParts::executor_of(int64_t updates) {
-  if (!reduces_gradients()) {
-    if (!unreduced.executor) {
-      unreduced.program = plan::without_reduces(model.planned.result.program,
-                                                shared_bytes(parameters.inventory().sizes));
-      unreduced.executor = std::make_unique<run::Executor>(
-          unreduced.program, chain, parameters, group, model.replicas.get());
+const TrainerParts::Variant* TrainerParts::steady_variant() const {
+  const Variant* steady = nullptr;
+  const auto rank_of = [](const Variant& one, const std::pair<int64_t, plan::UpdateForm>& key) {
+    return std::tuple{key.first, !key.second.reduces, one.records.count()};
+  };
+  std::tuple<int64_t, bool, size_t> best;
+  for (const auto& [key, variant] : variants) {
+    if (!variant.records.last().empty() && (steady == nullptr || rank_of(variant, key) > best)) {
+      steady = &variant;
+      best = rank_of(variant, key);
     }
-    return *unreduced.executor;
   }
-  if (updates == model.planned.result.program.updates) {
-    return executor;
-  }
-  Variant& made = shorter[updates];
-  if (!made.executor) {
-    made.program = plan_updates(recipe, chain, model, group, updates);
-    made.executor = std::make_unique<run::Executor>(made.program, chain, parameters, group);
-  }
-  return *made.executor;
-}
-
-const StepRecords& TrainerParts::steady_records() const {
-  return unreduced_records.last().empty() ? records : unreduced_records;
-}
-
-const program::Program& TrainerParts::steady_program() const {
-  const program::Program& whole = model.planned.result.program;
-  const StepRecords& steady = steady_records();
-  if (steady.updates_of_last() != whole.updates) {
-    return shorter.at(steady.updates_of_last()).program;
-  }
-  return &steady == &records ? whole : unreduced.program;
+  return steady;
 }
 
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,

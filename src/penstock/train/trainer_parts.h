@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/comm/mesh.h"
@@ -17,6 +18,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/loss_scale.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/exchanges.h"
 #include "penstock/program/program.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/rank_model.h"
@@ -42,21 +44,20 @@ struct TrainerParts {
   TrainerParts(const config::Recipe& asked, comm::Group& ranks, const PlanSource& source);
   ~TrainerParts();
 
-  // Whether the next step is to add up the gradients of the replicas, where there are any; else the
-  // optimizer sees to that in its own way.
-  bool reduces_gradients() const;
-  // What takes the next steps, this many at once.
-  run::Executor& executor_of(int64_t updates);
-
-  // Of the steps that a run of many ends up with; and, where there are any, the program they ran.
-  const StepRecords& steady_records() const;
-  const program::Program& steady_program() const;
-
-  // A program beside the plan's. It is made when it is needed first.
+  // A program of some steps, and what they took: the plan's, or one that is made when it is needed
+  // first. They differ in what replicas exchange, and in how many steps of an asynchronous pipeline
+  // run at once; all hold the same from step to step.
   struct Variant {
-    program::Program program;
-    std::unique_ptr<run::Executor> executor;
+    const program::Program* program = nullptr;
+    run::Executor* executor = nullptr;
+    std::unique_ptr<program::Program> own_program;
+    std::unique_ptr<run::Executor> own_executor;
+    StepRecords records;
   };
+  // What takes the next steps, this many at once.
+  Variant& next_variant(int64_t updates);
+  // Of the steps that a run of many ends up with. Nothing: there were none.
+  const Variant* steady_variant() const;
 
   config::Recipe recipe;
   comm::Mesh mesh;
@@ -74,9 +75,7 @@ struct TrainerParts {
   std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
-  std::map<int64_t, Variant> shorter;  // runs of an asynchronous pipeline, by updates
-  Variant unreduced;                   // leaves the gradients of the replicas to the optimizer
-  StepRecords records, unreduced_records;
+  std::map<std::pair<int64_t, plan::UpdateForm>, Variant> variants;  // by steps at once, and form
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Reporter> reporter;  // rank 0 has it
