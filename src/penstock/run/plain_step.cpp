@@ -8,7 +8,6 @@
 #include "penstock/device/stopwatch.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
-#include "penstock/run/layer_weights.h"
 
 namespace penstock::run {
 
@@ -60,20 +59,14 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
 
 at::Tensor run_forward(const model::Chain& chain,
                        const model::Parameters& parameters,
-                       const at::Tensor& inputs,
-                       LayerWeights& weights) {
+                       const at::Tensor& inputs) {
   model::Tensors activation{inputs.to(parameters.device().where)};
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Pass pass{.layer = i, .is_training = false};
-    activation = chain.layer(i).forward(weights.of(i), activation, pass, /*saved=*/nullptr);
+    activation =
+        chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
   }
   return activation[0];
-}
-at::Tensor run_forward(const model::Chain& chain,
-                       const model::Parameters& parameters,
-                       const at::Tensor& inputs) {
-  LayerWeights weights(parameters, /*replicas=*/nullptr);
-  return run_forward(chain, parameters, inputs, weights);
 }
 
 }  // namespace
@@ -195,12 +188,11 @@ double accumulate_as_replicas(const model::Chain& chain,
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,
-                 const at::Tensor& targets,
-                 Replicas* replicas) {
-  LayerWeights weights(parameters, replicas);
-  const at::Tensor last = run_forward(chain, parameters, inputs, weights);
+                 const at::Tensor& targets) {
+  const at::Tensor last = run_forward(chain, parameters, inputs);
   const at::Tensor here = targets.to(parameters.device().where);
-  return {chain.loss().evaluate(weights.of(chain.size()), last, here), chain.loss().count(targets)};
+  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, here),
+          chain.loss().count(targets)};
 }
 
 at::Tensor predict(const model::Chain& chain,

@@ -12,8 +12,8 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline_planner.h"
-#include "penstock/run/rank_forward.h"
 #include "penstock/run/replicas.h"
+#include "penstock/run/stages.h"
 #include "penstock/train/planning.h"
 
 namespace penstock::train {

@@ -71,11 +71,11 @@ struct TrainerParts {
   RankModel model;
   model::Parameters& parameters;
   optim::Optimizer& optimizer;
-  std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
   std::map<int64_t, Variant> shorter;  // runs of an asynchronous pipeline, by updates
   Variant unreduced;                   // leaves the gradients of the replicas to the optimizer
+  Variant evaluation;                  // of a micro-batch; nothing where no text is held out
   StepRecords records, unreduced_records;
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
