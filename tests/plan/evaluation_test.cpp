@@ -67,7 +67,8 @@ TEST(Evaluation, GathersOneUseAheadWhereParametersAreSharded) {
   expect_same_holdings(evaluation, step);
   // Of each replica, what it sends in a gather of the step.
   const auto sent = [&](size_t rank) {
-    return evaluation.ranks[rank].instructions[test::place_of(evaluation.ranks[rank], Op::Gather)]
+    return evaluation.ranks[rank]
+        .instructions[test::place_of(evaluation.ranks[rank], Op::Gather)]
         .sent_bytes;
   };
   EXPECT_EQ(sent(0), 7);
@@ -84,8 +85,7 @@ TEST(Evaluation, OfAPipelineSendsAndDrops) {
     }
     return lines;
   };
-  EXPECT_EQ(subjects(0),
-            (Lines{"forward 0.0", "send 1.0", "forward 0.1", "send 1.1", "drop"}));
+  EXPECT_EQ(subjects(0), (Lines{"forward 0.0", "send 1.0", "forward 0.1", "send 1.1", "drop"}));
   EXPECT_EQ(
       subjects(2),
       (Lines{"receive 1.0", "forward 1.0", "loss.0", "receive 1.1", "forward 1.1", "loss.1"}));

@@ -120,9 +120,8 @@ TEST(VerifyEvaluation, RefusesAStepAndItsSquares) {
 }
 
 TEST(VerifyEvaluation, RefusesToKeepWhatNoBackwardTakes) {
-  const std::string fault = fault_after(evaluation(Shard::None), [](RankProgram& rank) {
-    at(rank, Op::Forward).keep = 0;
-  });
+  const std::string fault = fault_after(evaluation(Shard::None),
+                                        [](RankProgram& rank) { at(rank, Op::Forward).keep = 0; });
   EXPECT_TRUE(has(fault, "an evaluation keeps nothing for a backward")) << fault;
 }
 
@@ -134,10 +133,8 @@ TEST(VerifyEvaluation, AsksForGatheredWeights) {
   EXPECT_TRUE(has(fault, "reads no gathered weights of a")) << fault;
   // Where weights are whole there is nothing to gather, and nothing has moved.
   fault = fault_after(evaluation(Shard::Optimizer), [](RankProgram& rank) {
-    rank.instructions.push_back({.op = Op::Gather,
-                                 .units = {0},
-                                 .group = 0,
-                                 .resource = {ResourceKind::Line, 0}});
+    rank.instructions.push_back(
+        {.op = Op::Gather, .units = {0}, .group = 0, .resource = {ResourceKind::Line, 0}});
   });
   EXPECT_TRUE(has(fault, "comes before the step")) << fault;
 }
@@ -161,9 +158,8 @@ TEST(VerifyEvaluation, HoldsItToTheLimit) {
 
 TEST(VerifyEvaluation, ATrainingStepHasNoLossWithoutGradient) {
   const std::string fault =
-      fault_after(test::replicated_program(Shard::None), [](RankProgram& rank) {
-        at(rank, Op::Loss).makes.clear();
-      });
+      fault_after(test::replicated_program(Shard::None),
+                  [](RankProgram& rank) { at(rank, Op::Loss).makes.clear(); });
   EXPECT_TRUE(has(fault, "makes 0 values, not 1")) << fault;
 }
 

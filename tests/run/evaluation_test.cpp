@@ -1,5 +1,7 @@
 // An evaluation has the bits of a plain forward, by one rank and by any pipeline, with batches of any
 // size; and leaves everything as it was. Replicas: train/data_parallel_test.cpp.
+#include "penstock/plan/evaluation.h"
+
 #include <string>
 #include <vector>
 
@@ -11,7 +13,6 @@
 #include "penstock/comm/local.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
-#include "penstock/plan/evaluation.h"
 #include "penstock/plan/lower.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/profile/profile.h"
