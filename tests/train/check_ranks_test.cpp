@@ -124,15 +124,14 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
   const plan::PlanResult kept = plan::make_plan(
       costs,
       {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches, .holdings = alone});
-  const CheckReport report =
-      check_ranks(recipe,
-                  chain,
-                  planned.program,
-                  {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
-                  kept.program,
-                  {.steps = 3, .batch = [&](int64_t) {
-                     return BatchTensors{batch.inputs, batch.targets};
-                   }});
+  const CheckReport report = check_ranks(recipe,
+                                         chain,
+                                         planned.program,
+                                         {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
+                                         kept.program,
+                                         {.steps = 3, .batch = [&](int64_t) {
+                                            return BatchTensors{batch.inputs, batch.targets};
+                                          }});
   return {report, planned.program};
 }
 

@@ -248,8 +248,7 @@ class RanksCheck {
   void compare_weights(const Side& side, size_t rank) {
     Found& found = found_[rank];
     if (side.optimizer->updated().norm != expected_->norm) {
-      found.differ(
-          {expected_->norm_order, false, cat("the norm of the gradients on rank ", rank)});
+      found.differ({expected_->norm_order, false, cat("the norm of the gradients on rank ", rank)});
     }
     const std::vector<model::Parameter>& all = side.parameters.all();
     const auto compare = [&](size_t parameter, const at::Tensor& own, const at::Tensor& expected) {
@@ -262,15 +261,14 @@ class RanksCheck {
       }
     };
     for (const model::Segment& segment : side.parameters.segments()) {
-      const at::Tensor& weight =
-          expected_->parameters.at(all[segment.parameter].spec.name).weight;
+      const at::Tensor& weight = expected_->parameters.at(all[segment.parameter].spec.name).weight;
       compare(segment.parameter,
               side.parameters.own_weights(segment),
               weight.narrow(0, segment.first, segment.count));
     }
     // Else it is what was compared above.
-    const bool sees_others = planned_.shard != program::Shard::None ||
-                             side.parameters.compute_type() != at::kFloat;
+    const bool sees_others =
+        planned_.shard != program::Shard::None || side.parameters.compute_type() != at::kFloat;
     for (size_t i = 0; sees_others && i < all.size(); ++i) {
       if (all[i].compute.defined()) {
         compare(i, all[i].compute, expected_->parameters.at(all[i].spec.name).compute);
@@ -286,8 +284,7 @@ class RanksCheck {
       int64_t& peak = report_.rank_peak_bytes[rank];
       peak = std::max(peak, found.peak_bytes);
       report_.peak_bytes = std::max(report_.peak_bytes, peak);
-      report_.largest_difference =
-          std::max(report_.largest_difference, found.largest_difference);
+      report_.largest_difference = std::max(report_.largest_difference, found.largest_difference);
       if (found.first) {
         all.differ(*found.first);
       }

@@ -123,18 +123,18 @@ void Reference::accumulate(const BatchTensors& batch, int64_t step) {
     expected_.loss_sums = side_->executor.loss_sums();
   } else {
     expected_.loss_sums.resize(static_cast<size_t>(order_.replicas * input.micro_batches));
-    const run::StepWatch watch{
-        .on_made =
-            [this](program::ValueKind kind,
-                   int32_t layer,
-                   int32_t micro_batch,
-                   const model::Tensors& tensors) { add_value({kind, layer, micro_batch}, tensors); },
-        .on_loss =
-            [this](int32_t micro_batch, double sum) {
-              expected_.loss_sums[static_cast<size_t>(micro_batch)] = sum;
-            }};
-    expected_.loss =
-        run::accumulate_as_replicas(chain_, side_->parameters, input, order_, watch);
+    const run::StepWatch watch{.on_made =
+                                   [this](program::ValueKind kind,
+                                          int32_t layer,
+                                          int32_t micro_batch,
+                                          const model::Tensors& tensors) {
+                                     add_value({kind, layer, micro_batch}, tensors);
+                                   },
+                               .on_loss =
+                                   [this](int32_t micro_batch, double sum) {
+                                     expected_.loss_sums[static_cast<size_t>(micro_batch)] = sum;
+                                   }};
+    expected_.loss = run::accumulate_as_replicas(chain_, side_->parameters, input, order_, watch);
   }
   expected_.loss_order = next_++;
   for (const model::Parameter& one : side_->parameters.all()) {
