@@ -532,7 +532,7 @@ class Memory(PipelineTestCase):
 
 
 class Check(PipelineTestCase):
-    """That a difference is found and named is for tests/train/check_pipeline_test.cpp."""
+    """That a difference is found and named is for tests/train/check_ranks_test.cpp."""
 
     PARTS = 3
 
