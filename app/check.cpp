@@ -15,10 +15,11 @@
 #include "penstock/base/units.h"
 #include "penstock/comm/launcher.h"
 #include "penstock/data/loader.h"
+#include "penstock/optim/onebit_steps.h"
 #include "penstock/plan/rank_holdings.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
-#include "penstock/train/check_pipeline.h"
+#include "penstock/train/check_ranks.h"
 #include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_holdings.h"
@@ -42,7 +43,7 @@ struct Outcome {
   std::vector<int64_t> predicted_peaks;  // of each rank
   int64_t limit_bytes = 0;
 
-  bool is_pipeline() const { return predicted_peaks.size() > 1; }
+  bool has_ranks() const { return predicted_peaks.size() > 1; }
   int64_t predicted_peak() const {
     return *std::max_element(predicted_peaks.begin(), predicted_peaks.end());
   }
@@ -58,9 +59,15 @@ void print_json(const Outcome& outcome) {
                               {"peak_bytes", report.peak_bytes},
                               {"predicted_peak_bytes", outcome.predicted_peak()},
                               {"limit_bytes", outcome.limit_bytes}};
-  if (outcome.is_pipeline()) {
+  if (outcome.has_ranks()) {
     json["rank_peak_bytes"] = report.rank_peak_bytes;
     json["predicted_rank_peak_bytes"] = outcome.predicted_peaks;
+    json["tolerance"] = nullptr;
+  }
+  if (!report.reordered.empty()) {
+    json["tolerance"] = {{"why", report.reordered},
+                         {"allowed", report.allowed_difference},
+                         {"largest", report.largest_difference}};
   }
   if (!report.is_equal) {
     json["first_difference"] = report.first_difference;
@@ -76,35 +83,67 @@ void print_text(const Outcome& outcome) {
     return;
   }
   std::printf(
-      "The plan does not change a bit: %s tensors of %lld steps%s equal those of %s that keeps "
-      "everything; peak %s, predicted %s.\n",
+      "%s: %s tensors of %lld steps%s equal those of %s that keeps everything; peak %s, predicted "
+      "%s.\n",
+      report.reordered.empty() ? "The plan does not change a bit"
+                               : "The plan changes no number but by rounding",
       format_count(report.tensors).c_str(),
       static_cast<long long>(report.steps),
-      outcome.is_pipeline() ? cat(" on ", outcome.predicted_peaks.size(), " ranks").c_str() : "",
-      outcome.is_pipeline() ? "one device" : "a run",
+      outcome.has_ranks() ? cat(" on ", outcome.predicted_peaks.size(), " ranks").c_str() : "",
+      outcome.has_ranks() ? "one device" : "a run",
       format_bytes(report.peak_bytes).c_str(),
       format_bytes(outcome.predicted_peak()).c_str());
+  if (!report.reordered.empty()) {
+    std::printf(
+        "Sums of gradients are compared within a tolerance, all else to the bit: %s. They differ "
+        "by "
+        "%s of the gradients' norm at most; %s is allowed.\n",
+        report.reordered.c_str(),
+        format_number(report.largest_difference).c_str(),
+        format_number(report.allowed_difference).c_str());
+  }
 }
 
-void require_checkable_pipeline(const config::Recipe& recipe) {
+// After their warm-up replicas send signs, and none of them has the gradient that one device has.
+void require_whole_gradients(const config::Recipe& recipe, int64_t steps) {
+  const config::TrainOptions& train = recipe.train;
+  if (recipe.plan.data == 1 || !train.is_one_bit()) {
+    return;
+  }
+  int64_t whole = 0;
+  if (train.optimizer == "zeroone-adam") {
+    while (whole < steps && optim::updates_variance(train, whole + 1)) {
+      ++whole;
+    }
+  } else {
+    whole = optim::freeze_step(train);
+  }
+  if (steps > whole) {
+    throw ConfigError(cat("check compares with one device, and train.optimizer = \"",
+                          train.optimizer,
+                          "\" sends signs between replicas after step ",
+                          whole,
+                          ", which one device has none of; try ",
+                          whole > 0 ? cat("--steps ", whole, " or ") : "",
+                          "--set train.optimizer=",
+                          train.optimizer == "onebit-lamb" ? "lamb" : "adamw"));
+  }
+}
+
+void require_checkable_ranks(const config::Recipe& recipe) {
   const config::PlanOptions& plan = recipe.plan;
   if (plan.is_asynchronous()) {
     throw ConfigError(
-        cat("check compares a pipeline with one device, and plan.schedule = \"",
+        cat("check compares ranks with one device, and plan.schedule = \"",
             plan.schedule,
             "\" gives other numbers than one device by design (docs/pipelines.md, "
             "\"Asynchronous\"); try a schedule that is drained for each update, as in --schedule "
             "1f1b"));
   }
   if (const int64_t launched = comm::launched_ranks(); launched > 1) {
-    throw ConfigError(cat("check runs the ranks of a pipeline as threads, and a launcher started ",
+    throw ConfigError(cat("check runs the ranks of a plan as threads, and a launcher started ",
                           launched,
                           " processes; run it without the launcher"));
-  }
-  if (recipe.run.device == "cuda") {
-    throw ConfigError(
-        "check runs the ranks of a pipeline on the CPU, and run.device is \"cuda\"; try --set "
-        "run.device=cpu");
   }
 }
 
@@ -162,26 +201,35 @@ Outcome check_one_rank(const CheckArguments& arguments,
   return outcome;
 }
 
-Outcome check_ranks(const CheckArguments& arguments,
-                    const config::Recipe& recipe,
-                    const data::Split& split) {
+// Where the recipe leaves open what replicas divide, the plan says it.
+config::Recipe with_plan(config::Recipe recipe, const program::Program& program) {
+  recipe.plan.pipeline = program.mesh.pipeline;
+  recipe.plan.data = program.mesh.data;
+  recipe.plan.shard = program::shard_name(program.shard);
+  return recipe;
+}
+
+Outcome check_several_ranks(const CheckArguments& arguments,
+                            const config::Recipe& asked,
+                            const data::Split& split) {
   const PlannedStep planned = make_plan(arguments.plan);
   const plan::Outcome& result = planned.result;
   if (!result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(result));
   }
   write_program_file(arguments.plan, result.program);
+  const config::Recipe recipe = with_plan(asked, result.program);
   Outcome outcome =
       compare_steps(arguments, recipe, split, [&](const train::CheckOptions& options) {
         const model::Chain chain = train::make_chain(recipe.model, train::open_device(recipe));
         const plan::OneRankAnswer kept =
             keep_everything(planned.costs, result.micro_batches(), recipe, chain);
-        return train::check_pipeline(recipe,
-                                     chain,
-                                     result.program,
-                                     {result.schedule().rank_of, result.cuts()},
-                                     kept.program,
-                                     options);
+        return train::check_ranks(recipe,
+                                  chain,
+                                  result.program,
+                                  {result.schedule().rank_of, result.cuts()},
+                                  kept.program,
+                                  options);
       });
   outcome.predicted_peaks = result.peak_bytes;
   return outcome;
@@ -190,22 +238,17 @@ Outcome check_ranks(const CheckArguments& arguments,
 int check_recipe(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
   config::Recipe recipe = load_planned_recipe(arguments.plan);
-  if (recipe.plan.data > 1) {
-    throw ConfigError(
-        cat("check compares a pipeline or one rank with one device, and plan.data is ",
-            recipe.plan.data,
-            "; add --set plan.data=1 --set plan.shard=none"));
-  }
-  const bool is_pipeline = recipe.plan.pipeline > 1;
-  if (is_pipeline) {
-    require_checkable_pipeline(recipe);
+  const bool has_ranks = recipe.plan.ranks() > 1;
+  if (has_ranks) {
+    require_checkable_ranks(recipe);
+    require_whole_gradients(recipe, arguments.steps);
   }
   // The CPU always is; on a GPU nothing else can be equal to the bit.
   recipe.run.deterministic = true;
   train::prepare_process(recipe);
   const data::Split split = train::open_data(recipe);
-  const Outcome outcome = is_pipeline ? check_ranks(arguments, recipe, split)
-                                      : check_one_rank(arguments, recipe, split);
+  const Outcome outcome = has_ranks ? check_several_ranks(arguments, recipe, split)
+                                    : check_one_rank(arguments, recipe, split);
   const train::CheckReport& report = outcome.report;
   if (report.first_difference.empty() && report.steps < arguments.steps) {
     throw Error(ExitCode::Negative,
@@ -230,8 +273,8 @@ int check_recipe(const CheckArguments& arguments) {
 void add_check_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "check",
-      "train a few steps as planned, a pipeline with its ranks as threads, and on one device that "
-      "keeps everything; name the first difference");
+      "train a few steps as planned, several ranks as threads, and on one device that keeps "
+      "everything and adds up gradients in their order; name the first difference");
   const auto arguments = std::make_shared<CheckArguments>();
   add_recipe_arguments(*command, arguments->plan.recipe);
   add_plan_arguments(*command, arguments->plan);

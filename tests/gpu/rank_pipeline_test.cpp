@@ -22,11 +22,11 @@
 #include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/evaluation.h"
 #include "penstock/plan/lower.h"
 #include "penstock/plan/pipeline_solver.h"
 #include "penstock/profile/profile.h"
 #include "penstock/run/executor.h"
-#include "penstock/run/rank_forward.h"
 #include "penstock/run/stages.h"
 
 #include "gpu/gpu_ranks.h"
@@ -154,14 +154,13 @@ struct Prepared {
       pipeline.cuts.push_back(layers * stage / pipeline.schedule.stages());
     }
     pipeline.operations = plan::keep_everything(costs, pipeline.cuts, parts_of_batch);
-    stages = {pipeline.schedule.rank_of, pipeline.cuts};
-    parts = parts_of(stages, ranks);
+    parts = parts_of({pipeline.schedule.rank_of, pipeline.cuts}, ranks);
     program = plan::lower_pipeline(
         costs, pipeline, holdings_of_ranks(chain, parts, type), /*limit_bytes=*/0);
+    evaluation = plan::write_evaluation(program, costs);
   }
 
-  program::Program program;
-  Stages stages;
+  program::Program program, evaluation;
   std::vector<model::Part> parts;
 };
 
@@ -196,14 +195,14 @@ class Rank {
        comm::Group& group,
        const device::Device& device)
       : setting_(setting),
-        group_(group),
         chain_(model::make_gpt2_for_gpu(shape_of(setting), device.gpu)),
         prepared_(
             chain_, setting.type, table(micro_batches, device), kind, group.size(), micro_batches),
         part_(prepared_.parts[static_cast<size_t>(group.rank())]),
         parameters_(chain_, part_, setting.type, /*seed=*/3, device),
         optimizer_(optim::make_optimizer(train_options(), parameters_)),
-        executor_(prepared_.program, chain_, parameters_, group) {}
+        executor_(prepared_.program, chain_, parameters_, group),
+        evaluator_(prepared_.evaluation, executor_) {}
 
   double step(
       StepInput input, const std::function<void()>& spoil = [] {}) {
@@ -214,8 +213,7 @@ class Rank {
 
   LossSum validate() {
     const StepInput held_out = batch_of(setting_, 1, 77);
-    return evaluate_stages(
-        chain_, parameters_, prepared_.stages, group_, held_out.inputs, held_out.targets);
+    return evaluator_.evaluate(held_out.inputs, held_out.targets);
   }
 
   bool has_loss() const { return part_.has_loss; }
@@ -230,13 +228,12 @@ class Rank {
   }
 
   Setting setting_;
-  comm::Group& group_;
   model::Chain chain_;
   Prepared prepared_;
   const model::Part& part_;
   model::Parameters parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  Executor executor_;
+  Executor executor_, evaluator_;
 };
 
 Trained run_as_pipeline(const Setting& setting,

@@ -455,16 +455,74 @@ class BadInput(DataTestCase):
             result.errors()[0],
         )
 
-    def test_commands_of_one_rank(self):
-        for command in ("check", "lr-range"):
-            with self.subTest(command=command):
-                result = cli.finish(self.launch({"plan.data": 2}, command=command))
-                self.assertEqual(result.code, 2, result)
-                self.assertIn("plan.data is 2", result.errors()[0])
+    def test_a_command_of_one_rank(self):
+        result = cli.finish(self.launch({"plan.data": 2}, command="lr-range"))
+        self.assertEqual(result.code, 2, result)
+        self.assertIn("plan.data is 2", result.errors()[0])
 
     def test_a_limit_that_no_plan_keeps_gets_an_answer(self):
         result = self.train({"plan.data": 2, "plan.shard": "parameters", "plan.memory": "1MiB"}, code=1)
         self.assertIn("does not fit: rank 0 needs at least", result.errors()[0])
+
+
+class Check(DataTestCase):
+    """penstock check: replicas beside one device that adds up gradients in their order."""
+
+    def check(self, values, *flags, code=0):
+        result = cli.finish(self.launch(values, *flags, command="check"))
+        self.assertEqual(result.code, code, result)
+        return result.json() if code == 0 else result
+
+    def test_every_shard_has_the_bits_of_one_device(self):
+        for shard in SHARDS:
+            for pipeline in (1, 2):
+                with self.subTest(shard=shard, pipeline=pipeline):
+                    values = {
+                        "plan.data": 2,
+                        "plan.shard": shard,
+                        "plan.micro_batches": 2,
+                        "plan.pipeline": pipeline,
+                        **({"plan.schedule": "1f1b"} if pipeline > 1 else {}),
+                    }
+                    report = self.check(values, "--steps", 2)
+                    self.assertIs(report["equal"], True)
+                    self.assertIsNone(report["first_difference"])
+                    self.assertIsNone(report["tolerance"])
+                    self.assertEqual(report["steps"], 2)
+                    self.assertEqual(len(report["rank_peak_bytes"]), 2 * pipeline)
+                    for held, planned in zip(
+                        report["rank_peak_bytes"], report["predicted_rank_peak_bytes"]
+                    ):
+                        self.assertLessEqual(held, planned)
+
+    def test_another_order_has_a_tolerance(self):
+        for values in (
+            {"plan.data": 3, "plan.collectives": "ring"},
+            {"plan.data": 2, "plan.reduce": "compute", "train.precision": "bfloat16"},
+        ):
+            with self.subTest(**values):
+                report = self.check(values, "--steps", 2)
+                self.assertIs(report["equal"], True)
+                tolerance = report["tolerance"]
+                self.assertIn("plan.", tolerance["why"])
+                self.assertLessEqual(tolerance["largest"], tolerance["allowed"])
+
+    def test_text_states_the_tolerance(self):
+        settings = cli.settings({"plan.data": 3, "plan.collectives": "ring"})
+        result = self.run_program("check", "recipe.toml", "--steps", "1", *settings)
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("no number but by rounding", result.stdout)
+        self.assertIn('plan.collectives = "ring"', result.stdout)
+        self.assertIn("1e-05 is allowed", result.stdout)
+
+    def test_signs_are_not_compared(self):
+        values = {"plan.data": 2, "train.optimizer": "onebit-adam", "train.freeze_step": 2}
+        report = self.check(values, "--steps", 2)
+        self.assertIs(report["equal"], True)
+        result = self.check(values, "--steps", 3, code=2)
+        self.assertEqual(len(result.errors()), 1, result)
+        for part in ("onebit-adam", "after step 2", "--steps 2", "train.optimizer=adamw"):
+            self.assertIn(part, result.errors()[0])
 
 
 if __name__ == "__main__":

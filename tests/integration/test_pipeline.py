@@ -532,7 +532,7 @@ class Memory(PipelineTestCase):
 
 
 class Check(PipelineTestCase):
-    """That a difference is found and named is for tests/train/check_pipeline_test.cpp."""
+    """That a difference is found and named is for tests/train/check_ranks_test.cpp."""
 
     PARTS = 3
 
@@ -602,9 +602,6 @@ class Check(PipelineTestCase):
             values = {**self.values(schedule=schedule), "model.tied": False, "train.clip": 0}
             result = self.run_program(*self.arguments(values, command="check"))
             self.assert_fails(result, f'plan.schedule = "{schedule}"', "by design", "1f1b")
-        values = {**self.values(), "run.device": "cuda"}
-        result = self.run_program(*self.arguments(values, command="check"))
-        self.assert_fails(result, 'run.device is "cuda"', "--set run.device=cpu")
 
     @needs_mpi
     def test_launcher(self):

@@ -62,8 +62,12 @@ class ContentFacts {
   int32_t loss_index() const { return static_cast<int32_t>(program_.layers.size()); }
   size_t replicas() const { return static_cast<size_t>(program_.mesh.data); }
   size_t micro_batches() const { return static_cast<size_t>(program_.micro_batches); }
-  // Of an update.
-  size_t batch() const { return micro_batches() / static_cast<size_t>(program_.updates); }
+  bool is_evaluation() const { return program_.updates == 0; }
+  // Of an update; of an evaluation, all.
+  size_t batch() const {
+    return is_evaluation() ? micro_batches()
+                           : micro_batches() / static_cast<size_t>(program_.updates);
+  }
 
   int32_t stage_of(int32_t rank) const {
     return rank / (program_.mesh.data * program_.mesh.context * program_.mesh.tensor);
@@ -182,8 +186,8 @@ class ContentFacts {
     if (mesh.tensor > 1 || mesh.context > 1) {
       harm("nobody knows how layers are cut along these axes");
     }
-    if (program_.updates < 1 || program_.micro_batches < 1 ||
-        program_.micro_batches % program_.updates != 0) {
+    if (program_.updates < 0 || program_.micro_batches < 1 ||
+        (!is_evaluation() && program_.micro_batches % program_.updates != 0)) {
       harm("updates have unlike numbers of micro-batches");
     }
     if (mesh.data == 1 && program_.shard != program::Shard::None) {

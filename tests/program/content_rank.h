@@ -75,6 +75,11 @@ class RankContents {
     for (const ValueId id : one.makes) {
       be_born(id);
     }
+    if (facts_.is_evaluation() && std::any_of(changed.begin(), changed.end(), [&](ValueId id) {
+          return has(rank_.persistent, id);
+        })) {
+      harm("changes what the next step begins with");
+    }
     if (!(one.seconds >= 0)) {
       harm("takes less than no time");
     }
@@ -244,6 +249,9 @@ class RankContents {
     }
     for (const ValueId id : rank_.persistent) {
       check_end_of(id);
+    }
+    if (facts_.is_evaluation()) {
+      check_losses();
     }
   }
 
@@ -976,6 +984,15 @@ class RankContents {
           })) {
         harm("ends with other state of the rank than a plain step");
       }
+    }
+  }
+
+  // Of an evaluation: each micro-batch's once, where the rank has the loss.
+  void check_losses() const {
+    const auto own = static_cast<size_t>(replica());
+    const size_t end = facts_.works_at(number_, facts_.loss_index()) ? facts_.batch() : 0;
+    if (!done_.back().is_exactly(0, 0, end, own, own + 1)) {
+      harm("has another loss than that of all micro-batches");
     }
   }
 

@@ -53,6 +53,9 @@ class FieldChange {
     place_ = picker_.instruction([&](const auto&, const program::Instruction& one) {
       return !wants_it || takes(one.op, field_);
     });
+    if (!place_) {  // no instruction of the program has a use for it
+      place_ = picker_.instruction();
+    }
   }
 
   bool is_none() const { return !place_; }

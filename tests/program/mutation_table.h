@@ -31,6 +31,7 @@ struct StrictRule {
   std::string_view name;
   std::string_view reason;
   std::vector<std::string_view> words;
+  bool is_of_evaluations = false;  // alone
 };
 
 inline const std::vector<StrictRule>& strict_rules() {
@@ -89,6 +90,7 @@ inline const std::vector<StrictRule>& strict_rules() {
         "does not read j",
         "does not read m",
         "does not read y",
+        "it takes the rank's squares of this update",
         "of the replicas are not averaged"}},
       {"all squares",
        "squares are gathered from all ranks, though replicas that divide nothing have the same",
@@ -110,6 +112,14 @@ inline const std::vector<StrictRule>& strict_rules() {
       {"shared",
        "stages have units that layers share, though buckets do not ask",
        {"its layers do not share its parameters"}},
+      {"an evaluation",
+       "one keeps and adds up nothing, though what nobody uses does no harm",
+       {"an evaluation "},
+       /*is_of_evaluations=*/true},
+      {"one table",
+       "an evaluation holds what its step does, though it needs weights alone",
+       {"does not hold its weights, gradient and state", "the slices of unit "},
+       /*is_of_evaluations=*/true},
       {"does something",
        "squares and copies are of all units of the rank, though nobody may use them",
        {"makes 0 values", "replicas keep no copies", "there are no replicas"}},
@@ -118,12 +128,15 @@ inline const std::vector<StrictRule>& strict_rules() {
 }
 
 // Nothing where the refusal is in none of the classes.
-inline std::string_view class_of(const Mutation& mutation, const std::string& refusal) {
+inline std::string_view class_of(const Mutation& mutation,
+                                 const std::string& refusal,
+                                 bool is_evaluation) {
   if (mutation.is_exchange_of_equals) {
     return "exchange of equals";  // two runs of one forward: values then name each other's lives
   }
   for (const StrictRule& rule : strict_rules()) {
-    if (std::any_of(rule.words.begin(), rule.words.end(), [&](std::string_view words) {
+    const bool applies = is_evaluation || !rule.is_of_evaluations;
+    if (applies && std::any_of(rule.words.begin(), rule.words.end(), [&](std::string_view words) {
           return refusal.find(words) != std::string::npos;
         })) {
       return rule.name;

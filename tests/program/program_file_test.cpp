@@ -417,8 +417,8 @@ TEST(ProgramFile, WhatCannotBeWrittenLeavesTheOldFile) {
 }
 
 // The programs that docs/program.md shows: of one rank, of two, with two updates, of two replicas,
-// of two that exchange all that there is, and with values on every tier.
-constexpr int kDocumentPrograms = 6;
+// of two that exchange all that there is, with values on every tier, and an evaluation.
+constexpr int kDocumentPrograms = 7;
 Program document_program(int number = 0) {
   const std::string page = read_text_file(PENSTOCK_SOURCE_DIR "/docs/program.md");
   const std::string opening = "```\npenstock-program 2\n";
@@ -500,6 +500,7 @@ TEST_F(ReplayScript, AgreesOnTheDocumentsExamples) {
   expect_example(3, 0.014, {134, 134}, 0, 0);
   expect_example(4, 0.015, {154, 154}, 0, 0);
   expect_example(5, 0.009, {44}, 46, 90);
+  expect_example(6, 0.009, {150, 240}, 0, 0);
 }
 
 TEST_F(ReplayScript, AgreesOnReplicasOfPipelines) {

@@ -261,6 +261,9 @@ inline std::optional<Mutation> change_layers(program::Program& program, Dice& di
 inline std::optional<Mutation> change_modes(program::Program& program, Dice& dice) {
   Picker picker(program, dice);
   std::vector<program::SaveMode>& modes = picker.one_of(program.layers).modes;
+  if (modes.empty()) {  // an evaluation has no use for them
+    return std::nullopt;
+  }
   if (dice.chance(30)) {
     modes.pop_back();
     return Mutation{"layer", "modes -"};

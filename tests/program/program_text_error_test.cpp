@@ -271,8 +271,10 @@ TEST(ProgramTextError, UpdatesThatAreNone) {
   };
   EXPECT_EQ(updates_error("updates 2", "updates 3"),
             "p.txt:3: 3 updates do not divide 2 micro-batches; every update takes as many");
-  EXPECT_EQ(updates_error("updates 2", "updates 0"),
-            "p.txt:3: updates \"0\" is no whole number from 1 to 2147483647");
+  EXPECT_EQ(updates_error("updates 2", "updates -1"),
+            "p.txt:3: updates \"-1\" is no whole number from 0 to 2147483647");
+  EXPECT_EQ(updates_error("updates 2", "updates 0"),  // an evaluation; its copies are of an update
+            "p.txt:12: update 0 is out of range; the program has 0");
   EXPECT_EQ(updates_error("weights=kept", "weights=keep"),
             "p.txt:3: unknown weights \"keep\"; did you mean kept? (known: kept, mixed)");
   EXPECT_EQ(updates_error(" weights=kept", ""),

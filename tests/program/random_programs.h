@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/plan/evaluation.h"
 #include "penstock/plan/exchanges.h"
 #include "penstock/plan/lower.h"
 #include "penstock/plan/pipeline.h"
@@ -355,8 +356,8 @@ inline std::vector<plan::ExchangeBytes> random_exchange_bytes(Dice& dice,
   return all;
 }
 
-// Replicas of a pipeline, or of one rank.
-inline program::Program replicated_program(Dice& dice) {
+// Replicas of a pipeline, or of one rank; and the costs of its layers.
+inline std::pair<program::Program, plan::CostTable> replicated_step(Dice& dice) {
   const auto ranks = static_cast<int32_t>(dice.between(1, 2));
   const auto replicas = static_cast<int32_t>(dice.chance(75) ? 2 : 3);
   schedule::Schedule schedule = random_synchronous(dice, ranks);
@@ -383,12 +384,38 @@ inline program::Program replicated_program(Dice& dice) {
   }
   program::Program program = plan::finish_program(
       plan::shard(plan::write_turns(table, pipeline), sharding), holdings, pipeline.link, 0);
+  return {std::move(program), table};
+}
+inline program::Program replicated_program(Dice& dice) {
+  const program::Program program = replicated_step(dice).first;
   return dice.chance(50) && !program.units.empty()
              ? plan::write_exchanges(program,
                                      random_form(dice, program),
                                      random_exchange_bytes(dice, program),
-                                     pipeline.link)
+                                     plan::LinkCost{.latency_s = 1})
              : program;
+}
+
+// A loss without a gradient, by the ranks of any step.
+inline program::Program evaluation_program(Dice& dice) {
+  const auto micro_batches = static_cast<int32_t>(dice.between(1, 3));
+  if (dice.chance(60)) {
+    const auto [step, table] = replicated_step(dice);
+    return plan::write_evaluation(step, table, micro_batches);
+  }
+  const auto ranks = static_cast<int32_t>(dice.between(1, 3));
+  schedule::Schedule schedule = random_synchronous(dice, ranks);
+  const plan::CostTable table =
+      rich_chain(dice, dice.between(schedule.stages(), schedule.stages() + 1), {});
+  const plan::Pipeline pipeline = random_pipeline(dice, table, std::move(schedule));
+  const HoldingsCase held{.rank_of = ranks_of_layers(pipeline), .mesh = {.pipeline = ranks}};
+  return plan::write_evaluation(plan::lower_pipeline(table,
+                                                     pipeline,
+                                                     dice.chance(85) ? random_holdings(dice, held)
+                                                                     : bare_holdings(dice, ranks),
+                                                     0),
+                                table,
+                                micro_batches);
 }
 
 // The i-th, of all sorts in turn; replicas have most that can go wrong.
@@ -400,8 +427,9 @@ inline program::Program sound_program(Dice& dice, int i) {
                                                    replicated_program,
                                                    replicated_program,
                                                    replicated_program,
-                                                   replicated_program};
-  program::Program program = makers[i % 8](dice);
+                                                   replicated_program,
+                                                   evaluation_program};
+  program::Program program = makers[i % 9](dice);
   vary(program, dice);
   limit_exactly(program, dice);
   return program;

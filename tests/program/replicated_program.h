@@ -85,12 +85,8 @@ inline plan::Holdings holdings_of(const program::Program& program,
   return holdings;
 }
 
-// Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss
-// share. Of one rank, or of two, twice.
-inline program::Program replicated_program(program::Shard shard,
-                                           int32_t stages = 1,
-                                           schedule::Kind kind = schedule::Kind::OneFOneB,
-                                           int32_t micro_batches = 2) {
+// Layers "a" and "b", which take 4 bytes and keep 10.
+inline plan::CostTable replicated_table() {
   plan::CostTable table;
   for (const char* name : {"a", "b"}) {
     plan::LayerCost layer{.name = name, .input_bytes = 4, .output_bytes = 4, .forward_s = 1};
@@ -99,6 +95,16 @@ inline program::Program replicated_program(program::Shard shard,
   }
   table.loss.seconds = 1;
   table.target_bytes = 1;
+  return table;
+}
+
+// Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss
+// share. Of one rank, or of two, twice.
+inline program::Program replicated_program(program::Shard shard,
+                                           int32_t stages = 1,
+                                           schedule::Kind kind = schedule::Kind::OneFOneB,
+                                           int32_t micro_batches = 2) {
+  const plan::CostTable table = replicated_table();
   plan::Pipeline pipeline{
       .schedule = schedule::make_schedule(kind, stages, micro_batches),
       .cuts = stages == 1 ? std::vector<int32_t>{0, 2} : std::vector<int32_t>{0, 1, 2}};

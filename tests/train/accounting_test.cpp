@@ -214,7 +214,7 @@ void take_steps(const config::Recipe& recipe,
                 int64_t first,
                 int64_t end,
                 std::set<plan::UpdateForm>& forms) {
-  const auto parts = make_trainer_parts(recipe, group, /*predicts=*/false);
+  const auto parts = make_trainer_parts(recipe, group, PlanSource());
   parts->optimizer.set_steps_done(first);
   const at::Tensor tokens = at::randint(
       recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);

@@ -1,6 +1,7 @@
 // Replicas, through the trainer: the losses of ten steps and the weights after them are, to the
 // bit, those of one device that adds gradients up in the replicas' order; and to rounding those of
 // one device that does as it likes.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -16,6 +17,8 @@
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
+#include "penstock/data/batch.h"
+#include "penstock/data/dataset.h"
 #include "penstock/data/loader.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
@@ -196,6 +199,24 @@ Reference train_alone(const config::Recipe& recipe) {
   return reference;
 }
 
+// Of all batches that the replicas evaluate, in order.
+double validate_alone(const config::Recipe& recipe, const model::Parameters& parameters) {
+  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
+  const data::Split split = open_data(recipe);
+  const int64_t sequences = std::min(recipe.run.validate_sequences, split.validation->samples());
+  const int64_t at_once = recipe.micro_batch_size();
+  run::LossSum total;
+  for (int64_t first = 0; first < sequences; first += at_once) {
+    const data::Batch batch =
+        data::read_in_order(*split.validation, first, std::min(at_once, sequences - first));
+    const BatchTensors tensors = as_tensors(batch);
+    const run::LossSum part = run::evaluate(chain, parameters, tensors.inputs, tensors.targets);
+    total.sum += part.sum;
+    total.count += part.count;
+  }
+  return total.sum / static_cast<double>(total.count);
+}
+
 TEST_P(DataParallel, HasTheBitsOfOneDevice) {
   config::Recipe replicas = recipe();
   if (GetParam().is_limited) {
@@ -214,6 +235,7 @@ TEST_P(DataParallel, HasTheBitsOfOneDevice) {
   for (size_t i = 0; i < summary.losses.size(); ++i) {
     EXPECT_EQ(summary.losses[i], reference.losses[i]) << "step " << i + 1;
   }
+  EXPECT_EQ(*summary.validation_loss, validate_alone(replicas, *reference.parameters));
   // What was saved, by name.
   config::Recipe alone = replicas;
   alone.plan = config::PlanOptions();

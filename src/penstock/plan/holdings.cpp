@@ -216,7 +216,8 @@ class RankHolding {
         const std::vector<ValueId> visible = visible_weights(unit);
         instruction.reads.insert(instruction.reads.end(), visible.begin(), visible.end());
       }
-      if (instruction.op != Op::Forward && program_.keeps_gradients()) {
+      const bool adds = instruction.op != Op::Forward && !program_.is_evaluation();
+      if (adds && program_.keeps_gradients()) {
         change_gradient(instruction, unit, layer);
       }
     }

@@ -39,6 +39,7 @@ class StageSharding {
                 const std::vector<std::vector<int32_t>>& units_of,
                 int32_t group)
       : sharding_(sharding),
+        is_evaluation_(pipeline.is_evaluation()),
         loss_index_(pipeline.loss_index()),
         units_of_(units_of),
         group_(group),
@@ -60,7 +61,9 @@ class StageSharding {
     if (sharding_.shard == Shard::Parameters) {
       plan_gathers();
     }
-    if (sharding_.shard == Shard::None || sharding_.shard == Shard::Optimizer) {
+    if (is_evaluation_) {
+      // It has no gradients.
+    } else if (sharding_.shard == Shard::None || sharding_.shard == Shard::Optimizer) {
       plan_one_reduce_of_each();
     } else {
       plan_buckets();
@@ -290,6 +293,7 @@ class StageSharding {
   void emit(Instruction instruction) { after_.instructions.push_back(std::move(instruction)); }
 
   const Sharding& sharding_;
+  const bool is_evaluation_;
   const int32_t loss_index_;
   const std::vector<std::vector<int32_t>>& units_of_;
   const int32_t group_;
@@ -346,7 +350,7 @@ bool holds_nothing(const program::Program& pipeline) {
 }  // namespace
 
 program::Program shard(const program::Program& pipeline, const Sharding& sharding) {
-  PENSTOCK_CHECK(pipeline.replicas() == 1 && pipeline.updates == 1 && pipeline.units.empty(),
+  PENSTOCK_CHECK(pipeline.replicas() == 1 && pipeline.updates <= 1 && pipeline.units.empty(),
                  "a program of ",
                  pipeline.replicas(),
                  " replicas and ",

@@ -32,8 +32,8 @@ struct Sharding {
   std::vector<program::Unit> program_units() const;
 };
 
-// `pipeline` has one replica and one update, and holds nothing yet. With one replica nothing
-// changes.
+// `pipeline` has one replica, is a step of one update or an evaluation, and holds nothing yet. With
+// one replica nothing changes. An evaluation has gathers alone.
 //
 // Gradients that are resident are reduced right after their last contribution. Others go into
 // buckets: a bucket is reduced when it is complete, while the rank's next work at a layer goes on,

@@ -15,7 +15,8 @@ namespace penstock::program {
 enum class Op : uint8_t {
   Forward,        // x(layer) -> x(layer + 1), and s(layer) unless keep is kKeepNothing; one that is
                   // run again right before its backward may make s(layer) alone
-  Loss,           // x(last), t -> d(last); adds to the gradients of the head
+  Loss,           // x(last), t -> d(last); adds to the gradients of the head. Of an evaluation: the
+                  // loss alone, without a gradient
   Backward,       // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
   BackwardInput,  // the input gradient: likewise, and makes w(layer) beside d(layer)
   BackwardWeight,  // the weight gradient: w(layer) ->; adds to the layer's gradients

@@ -1,6 +1,7 @@
 // The training step, spelled out: one instruction list per rank. Planners write it; verify,
 // simulate, the executor and the painter read it. Ranks begin a step together. The program of an
-// asynchronous pipeline has several updates of the weights, each rank's when it comes to it.
+// asynchronous pipeline has several updates of the weights, each rank's when it comes to it. An
+// evaluation has none: it goes forward to the loss, and leaves all that is held as it is.
 // docs/program.md gives the meaning of every field.
 //
 // Nothing here knows a tensor. Every byte that a rank holds is a value. Some are there from step to
@@ -91,8 +92,9 @@ std::vector<Held> held_by_name(const RankProgram& rank, Tier tier = Tier::Device
 
 struct Program {
   std::vector<LayerInfo> layers;
-  int32_t micro_batches = 1;   // of all updates
-  int32_t updates = 1;         // each takes the gradients of as many micro-batches, in order
+  int32_t micro_batches = 1;  // of all updates
+  int32_t updates =
+      1;  // each takes the gradients of as many micro-batches, in order; 0: no gradient
   bool mixes_weights = false;  // a backward may work with other weights than its forward
   // Ranks by their axes. Replicas (the data axis) run the same layers, each with samples of its own.
   comm::Mesh mesh;
@@ -110,7 +112,11 @@ struct Program {
   // gradients go into buckets of their own.
   bool keeps_gradients() const { return shard == Shard::None || shard == Shard::Optimizer; }
   int32_t loss_index() const { return static_cast<int32_t>(layers.size()); }
-  int32_t update_of(int32_t micro_batch) const { return micro_batch / (micro_batches / updates); }
+  // The loss of some samples and nothing else: layers run as they do outside of training.
+  bool is_evaluation() const { return updates == 0; }
+  int32_t update_of(int32_t micro_batch) const {
+    return is_evaluation() ? 0 : micro_batch / (micro_batches / updates);
+  }
   int32_t add_group(const comm::RankGroup& group);  // its index; the same group once
   bool operator==(const Program&) const = default;
 };

@@ -153,7 +153,7 @@ std::string print_all(const std::vector<T>& items, const Print& print) {
 std::string print(const Program& program) {
   std::string out = cat(
       "{\"", kVersionKey, "\":", kProgramVersion, ",\n\"micro_batches\":", program.micro_batches);
-  if (program.updates > 1 || program.mixes_weights) {
+  if (program.updates != 1 || program.mixes_weights) {
     out += cat(",\n\"updates\":",
                program.updates,
                ",\n\"mixes_weights\":",

@@ -77,8 +77,8 @@ void ProgramReader::read_micro_batches(std::string_view number) {
 }
 
 void ProgramReader::read_updates(std::string_view number, bool mixes_weights) {
-  program_.updates = count("updates", number, 1);
-  if (program_.micro_batches % program_.updates != 0) {
+  program_.updates = count("updates", number, 0);
+  if (!program_.is_evaluation() && program_.micro_batches % program_.updates != 0) {
     fail(cat(program_.updates,
              " updates do not divide ",
              program_.micro_batches,

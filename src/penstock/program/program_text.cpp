@@ -63,7 +63,7 @@ std::string print_rank(const Program& program, const RankProgram& rank) {
 std::string print_head(const Program& program) {
   std::string out =
       cat("penstock-program ", kProgramVersion, "\nmicro-batches ", program.micro_batches, "\n");
-  if (program.updates > 1 || program.mixes_weights) {
+  if (program.updates != 1 || program.mixes_weights) {
     const char* weights = program.mixes_weights ? "mixed" : "kept";
     out += cat("updates ", program.updates, " weights=", weights, "\n");
   }

@@ -66,10 +66,30 @@ class RankCheck {
     if (static_cast<size_t>(instruction.op) >= kNumOps) {
       lives_.refuse("no such operation");
     }
+    if (program_.is_evaluation()) {
+      check_evaluates(instruction);
+    }
     check_resource(instruction);
     check_unused_fields(instruction);
     units_.check_frees(instruction);
     (this->*row_of(kChecks, instruction.op))(instruction);
+  }
+
+  // No backward takes what a forward keeps, and nothing that is held changes.
+  void check_evaluates(const Instruction& instruction) const {
+    const Op op = instruction.op;
+    if (op != Op::Forward && op != Op::Loss && op != Op::Drop && op != Op::Gather &&
+        !is_transfer(op)) {
+      lives_.refuse("an evaluation has no ", op_name(op));
+    }
+    if (instruction.keep != kKeepNothing) {
+      lives_.refuse("an evaluation keeps nothing for a backward");
+    }
+    if (!instruction.sets.empty() || !instruction.updates.empty()) {
+      const ValueId changed =
+          instruction.sets.empty() ? instruction.updates[0] : instruction.sets[0];
+      lives_.refuse("changes ", lives_.name(changed), "; an evaluation changes nothing");
+    }
   }
 
   // Fields that an operation has no use for are as they are by default.
@@ -281,7 +301,7 @@ class RankCheck {
   }
 
   void check_comes_before_last_step() const {
-    if (steps_ >= program_.updates) {
+    if (!program_.is_evaluation() && steps_ >= program_.updates) {
       lives_.refuse("comes after the ", program_.updates == 1 ? "" : "last ", "step");
     }
   }
@@ -334,11 +354,14 @@ class RankCheck {
   void check_loss(const Instruction& instruction) {
     check_micro_batch(instruction);
     const int32_t last = program_.loss_index();
-    check_operands(instruction, last, {.reads = 2, .makes = last > 0 ? size_t{1} : 0});
+    const bool has_gradient = last > 0 && !program_.is_evaluation();
+    check_operands(instruction, last, {.reads = 2, .makes = has_gradient ? size_t{1} : 0});
     lives_.read_of(instruction, ValueKind::Activation, last);
     lives_.read_of(instruction, ValueKind::Targets, last);
-    if (last > 0) {
+    if (has_gradient) {
       lives_.made_of(instruction, ValueKind::Gradient, last);
+    }
+    if (last > 0) {
       check_version(instruction, last);
     }
     contribute(instruction);

@@ -407,7 +407,7 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
     if (unit(number).is_needed_for(instruction.op, layer)) {
       extra.reads += check_weights(instruction, number, reads_copy);
     }
-    const bool touches_gradient = instruction.op != Op::Forward;
+    const bool touches_gradient = instruction.op != Op::Forward && !program_.is_evaluation();
     if (!touches_gradient) {
       continue;
     }

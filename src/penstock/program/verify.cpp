@@ -37,8 +37,12 @@ std::optional<Violation> find_wrong_extent(const Program& program) {
   if (static_cast<size_t>(program.mesh.ranks()) != program.ranks.size()) {
     return refuse(program.ranks.size(), " ranks in a mesh of ", program.mesh.ranks());
   }
-  if (program.updates < 1 || program.micro_batches < 1 ||
-      program.micro_batches % program.updates != 0) {
+  // Of a step the exchanges of its gradients tell.
+  if (program.is_evaluation() && (program.mesh.tensor > 1 || program.mesh.context > 1)) {
+    return refuse("an evaluation whose layers nobody has cut along the axes tensor and context");
+  }
+  if (program.updates < 0 || program.micro_batches < 1 ||
+      (!program.is_evaluation() && program.micro_batches % program.updates != 0)) {
     return refuse(program.updates, " updates of ", program.micro_batches, " micro-batches");
   }
   for (const comm::RankGroup& group : program.groups) {
@@ -64,6 +68,17 @@ std::optional<Violation> find_gap(const Program& program, const Backwards& backw
   return std::nullopt;
 }
 
+// Of an evaluation: a training step asks for it at its update.
+std::optional<Violation> find_missing_loss(const Program& program, const Backwards& backwards) {
+  const auto missing = std::find(backwards.losses.begin(), backwards.losses.end(), 0);
+  if (!program.is_evaluation() || missing == backwards.losses.end()) {
+    return std::nullopt;
+  }
+  return Violation{.text = cat("the program: the loss of micro-batch ",
+                               missing - backwards.losses.begin(),
+                               " is missing")};
+}
+
 // The ranks of one pipeline, which have all layers between them: they differ in their stage alone.
 std::optional<Violation> check_pipeline(const Program& program,
                                         int32_t first,
@@ -72,7 +87,9 @@ std::optional<Violation> check_pipeline(const Program& program,
   for (const int32_t rank : comm::members(program.mesh, comm::along(comm::Axis::Pipeline), first)) {
     peaks[static_cast<size_t>(rank)] = check_rank(program, rank, backwards);
   }
-  return program.ranks.size() > 1 ? find_gap(program, backwards) : std::nullopt;
+  std::optional<Violation> gap =
+      program.ranks.size() > 1 ? find_gap(program, backwards) : std::nullopt;
+  return gap ? gap : find_missing_loss(program, backwards);
 }
 
 }  // namespace

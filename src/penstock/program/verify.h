@@ -4,7 +4,8 @@
 // with the same weights (unless the program says that it mixes them); gradients are added up over
 // all ranks that have parts of them before they are used, and weights are whole and of now where
 // layers see them; each tier stays within its limit at every instruction; what ranks send, receive,
-// gather and reduce matches, and they never wait for each other in a circle (waits.h).
+// gather and reduce matches, and they never wait for each other in a circle (waits.h). An evaluation
+// has one loss for each micro-batch, no gradient, and changes nothing.
 #pragma once
 
 #include <array>

@@ -156,7 +156,9 @@ SecondsPair& SecondsPair::operator+=(SecondsPair other) {
 }
 
 std::string StepSums::step_name() const {
-  return updates == 1 ? "step, beginning to end" : cat(updates, " updates, beginning to end");
+  return updates == 0   ? "evaluation, beginning to end"
+         : updates == 1 ? "step, beginning to end"
+                        : cat(updates, " updates, beginning to end");
 }
 
 StepSums step_sums(const StepPicture& picture) {

@@ -196,7 +196,9 @@ std::string percent_text(double share) {
 
 std::string summary(const StepPicture& picture) {
   const int32_t updates = picture.program.updates;
-  std::string text = cat(updates == 1 ? "step " : cat(updates, " updates (black lines) in "),
+  std::string text = cat(picture.program.is_evaluation() ? "evaluation "
+                         : updates == 1                  ? "step "
+                                        : cat(updates, " updates (black lines) in "),
                          format_seconds(picture.predicted.seconds),
                          " predicted");
   if (picture.measured != nullptr) {

@@ -23,9 +23,12 @@ using program::ValueKind;
 namespace {
 
 // Where the last update begins, which is not recorded in a graph: its settings change from step to
-// step.
-size_t find_update(const program::RankProgram& rank) {
+// step. The end of an evaluation.
+size_t find_update(const program::RankProgram& rank, bool is_evaluation) {
   size_t at = rank.instructions.size();
+  if (is_evaluation) {
+    return at;
+  }
   while (at > 0 && rank.instructions[at - 1].op != Op::Squares) {
     --at;
   }
@@ -57,26 +60,38 @@ const program::RankProgram& sound_rank(const program::Program& program, comm::Gr
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters)
-    : Executor(program, chain, parameters, /*group=*/nullptr, /*replicas=*/nullptr) {}
+    : Executor(program,
+               chain,
+               parameters,
+               /*group=*/nullptr,
+               /*replicas=*/nullptr,
+               /*transfers=*/nullptr) {}
 
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
                    comm::Group& group,
                    Replicas* replicas)
-    : Executor(program, chain, parameters, &group, replicas) {}
+    : Executor(program, chain, parameters, &group, replicas, /*transfers=*/nullptr) {}
+
+// What goes between ranks then is a part of what a step sends.
+Executor::Executor(const program::Program& evaluation, const Executor& step)
+    : Executor(
+          evaluation, step.chain_, step.parameters_, step.group_, step.replicas_, step.transfers_) {
+}
 
 Executor::Executor(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
                    comm::Group* group,
-                   Replicas* replicas)
+                   Replicas* replicas,
+                   std::shared_ptr<Transfers> transfers)
     : program_(program),
       group_(group),
       replicas_(replicas),
       rank_(sound_rank(program, group)),
-      transfers_(group == nullptr
-                     ? nullptr
+      transfers_(group == nullptr || transfers
+                     ? std::move(transfers)
                      : make_transfers(*group, parameters.device(), routes_of(program))),
       chain_(chain),
       parameters_(parameters),
@@ -100,7 +115,7 @@ Executor::Executor(const program::Program& program,
                           parameters.device().most_micro_batches,
                           ": use fewer plan.micro_batches"));
   }
-  update_at_ = find_update(rank_);
+  update_at_ = find_update(rank_, program.is_evaluation());
   has_own_gradients_ = std::any_of(
       rank_.instructions.begin(), rank_.instructions.end(), [](const Instruction& instruction) {
         return instruction.op == Op::Sketch;
@@ -122,6 +137,7 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
   device::require_current(parameters_.device());
   const int64_t replicas = program_.replicas();
   const int64_t samples = input.inputs.size(0) / replicas;
+  PENSTOCK_CHECK(!program_.is_evaluation(), "an evaluation is to train");
   PENSTOCK_CHECK(input.micro_batches == program_.micro_batches &&
                      samples % program_.micro_batches == 0 &&
                      samples * replicas == input.inputs.size(0),
@@ -143,8 +159,57 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
     PENSTOCK_CHECK(count > 0, "no target of the batch counts");
     step.scales.push_back(1.0 / static_cast<double>(count));
   }
-  find_shapes(input, step.samples_each);
   outcomes_.clear();
+  run_step(step);
+  if (outcomes_.empty()) {
+    outcomes_.push_back(stepper.updated());
+  }
+  losses_.assign(static_cast<size_t>(program_.updates), 0);
+  loss_scales_ = step.scales;
+  for (size_t i = 0; i < loss_sums_.size(); ++i) {
+    losses_[static_cast<size_t>(program_.update_of(static_cast<int32_t>(i)))] += loss_sums_[i];
+  }
+  double mean = 0;
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    losses_[i] *= step.scales[i];
+    mean += losses_[i] / static_cast<double>(losses_.size());
+  }
+  return mean;
+}
+
+LossSum Executor::evaluate(const at::Tensor& inputs, const at::Tensor& targets) {
+  device::require_current(parameters_.device());
+  const int64_t samples = inputs.size(0);
+  PENSTOCK_CHECK(program_.is_evaluation() && samples % program_.micro_batches == 0,
+                 samples,
+                 " samples are to be evaluated by a program of ",
+                 program_.micro_batches,
+                 " micro-batches and ",
+                 program_.updates,
+                 " updates");
+  const StepInput input{
+      .inputs = inputs, .targets = targets, .micro_batches = program_.micro_batches};
+  NoStepper nobody;
+  Step step{.input = input,
+            .stepper = nobody,
+            .slots = std::vector<Slot>(rank_.values.size()),
+            .losses = std::vector<model::Loss::Result>(static_cast<size_t>(program_.micro_batches)),
+            .samples_each = samples / program_.micro_batches,
+            .is_training = false};
+  run_step(step);
+  const bool has_loss = std::any_of(rank_.instructions.begin(),
+                                    rank_.instructions.end(),
+                                    [](const auto& one) { return one.op == Op::Loss; });
+  LossSum result{.count = has_loss ? chain_.loss().count(targets) : 0};
+  for (const double sum : loss_sums_) {
+    result.sum += sum;
+  }
+  return result;
+}
+
+// Up to its losses, in the order of the micro-batches, whatever order they ran in.
+void Executor::run_step(Step& step) {
+  find_shapes(step.input, step.samples_each);
   const int64_t replica_before = sent_to_replicas();
   const int64_t sent_before = group_ == nullptr ? 0 : group_->sent_bytes();
   memory::refuse_over_limit([&] { give_inputs(step); });
@@ -158,26 +223,12 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
   }
   has_run_ = true;
   finish_record();
-  if (outcomes_.empty()) {
-    outcomes_.push_back(stepper.updated());
-  }
   replica_bytes_ = sent_to_replicas() - replica_before;
   sent_bytes_ = (group_ == nullptr ? 0 : group_->sent_bytes()) - sent_before + replica_bytes_;
-  // In the order of the micro-batches, whatever order they ran in.
-  losses_.assign(static_cast<size_t>(program_.updates), 0);
   loss_sums_.clear();
-  loss_scales_ = step.scales;
-  for (size_t i = 0; i < step.losses.size(); ++i) {
-    const model::Loss::Result& one = step.losses[i];
+  for (const model::Loss::Result& one : step.losses) {
     loss_sums_.push_back(one.pending_sum == nullptr ? one.sum : *one.pending_sum);
-    losses_[static_cast<size_t>(program_.update_of(static_cast<int32_t>(i)))] += loss_sums_.back();
   }
-  double mean = 0;
-  for (size_t i = 0; i < losses_.size(); ++i) {
-    losses_[i] *= step.scales[i];
-    mean += losses_[i] / static_cast<double>(losses_.size());
-  }
-  return mean;
 }
 
 // Everything up to the update can be recorded; the update's settings change from step to step.
@@ -195,9 +246,10 @@ void Executor::run_all(Step& step) {
   }
 }
 
-// What comes from a peer is of the shape that its layer would have made.
+// What comes from a peer is of the shape that its layer would have made. The last batch of an
+// evaluation may be shorter than the others.
 void Executor::find_shapes(const StepInput& input, int64_t samples) {
-  if (group_ == nullptr || !shapes_.empty()) {
+  if (group_ == nullptr || (!shapes_.empty() && shapes_.front().sizes.front() == samples)) {
     return;
   }
   std::vector<int64_t> sizes = input.inputs.sizes().vec();

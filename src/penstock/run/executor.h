@@ -47,6 +47,9 @@ class Executor {
            model::Parameters& parameters,
            comm::Group& group,
            Replicas* replicas = nullptr);  // where the program has any
+  // An evaluation by the rank of a step, with its parameters and its links to other ranks. Both
+  // must outlive this.
+  Executor(const program::Program& evaluation, const Executor& step);
 
   // GPU: from the second step on, everything but the update is one recorded graph. Only for chains
   // without random layers (checked).
@@ -64,6 +67,10 @@ class Executor {
   // 1) when an allocation would break the account's limit; weights are then as before, gradients
   // are not.
   double run(const StepInput& input, Stepper& stepper);
+  // The loss of some samples, without dropout: of the program of an evaluation. They are those of
+  // this replica, in as many micro-batches as the program has, and may be fewer than were planned
+  // for. All ranks call it. The rank with the loss gets the answer, the others zeros.
+  LossSum evaluate(const at::Tensor& inputs, const at::Tensor& targets);
   // Of the last run, for each of its updates.
   const std::vector<Updated>& outcomes() const { return outcomes_; }
   // Whether their norms are of the gradients of all ranks, or of this rank's alone.
@@ -92,7 +99,8 @@ class Executor {
            const model::Chain& chain,
            model::Parameters& parameters,
            comm::Group* group,
-           Replicas* replicas);
+           Replicas* replicas,
+           std::shared_ptr<Transfers> transfers);  // nothing: its own, where it has a group
 
   struct Slot {
     model::Tensors tensors;
@@ -126,6 +134,7 @@ class Executor {
   void move(const program::Instruction& instruction, Step& step);
   void start_on_line(const program::Instruction& instruction, WorkPtr work, Step& step);
   void wait_for_lines(const program::Instruction& instruction, Step& step);
+  void run_step(Step& step);
   void run_all(Step& step);
   std::vector<model::TensorShape> shapes_of(const program::Value& value) const;
   void free(program::ValueId id, int32_t index, Step& step);
@@ -159,7 +168,7 @@ class Executor {
   comm::Group* group_;  // nothing: the only rank
   Replicas* replicas_;  // nothing: the rank has none
   const program::RankProgram& rank_;
-  std::unique_ptr<Transfers> transfers_;
+  std::shared_ptr<Transfers> transfers_;
   const model::Chain& chain_;
   model::Parameters& parameters_;
   std::unique_ptr<device::Stopwatch> stopwatch_;

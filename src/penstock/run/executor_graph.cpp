@@ -17,9 +17,10 @@ at::Tensor Executor::upload(size_t given, const at::Tensor& part) {
   staged_inputs_.resize(rank_.given.size());
   graph_inputs_.resize(rank_.given.size());
   at::Tensor& staged = staged_inputs_[given];
-  PENSTOCK_CHECK(!staged.defined() || staged.sizes() == part.sizes(),
-                 "the batches of an executor have one size");
-  if (!staged.defined()) {
+  const bool is_new = !staged.defined() || staged.sizes() != part.sizes();
+  PENSTOCK_CHECK(!staged.defined() || !is_new || program_.is_evaluation(),
+                 "the batches of a step have one size");
+  if (is_new) {
     staged = at::empty(part.sizes(), part.options().pinned_memory(true));
   }
   std::memcpy(staged.data_ptr(), part.contiguous().const_data_ptr(), part.nbytes());

@@ -114,6 +114,11 @@ void Executor::loss(const Instruction& instruction, Step& step) {
   const int32_t last = program_.loss_index();
   const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, last));
   const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
+  if (!step.is_training) {
+    step.losses[static_cast<size_t>(instruction.micro_batch)].sum = chain_.loss().evaluate(
+        weights_for(instruction, last, step), input.tensors[0], targets.tensors[0]);
+    return;
+  }
   model::Loss::Result result =
       chain_.loss().backward(weights_for(instruction, last, step),
                              gradients_for(instruction, last, step),

@@ -26,6 +26,7 @@ struct Executor::Step {
   std::vector<double> sums = {};              // likewise: sketches or lengths, to be gathered
   size_t updates_done = 0;
   int64_t first_sample = 0;  // of this replica
+  bool is_training = true;
 
   double scale_of(const program::Instruction& instruction) const {
     return scales[static_cast<size_t>(instruction.micro_batch / micro_batches_each)];
@@ -38,7 +39,8 @@ struct Executor::Step {
         .seed = input.seed,
         .step = input.step + instruction.micro_batch / micro_batches_each,
         .first_sample = input.first_sample + first_sample + instruction.micro_batch * samples_each,
-        .layer = instruction.layer};
+        .layer = instruction.layer,
+        .is_training = is_training};
   }
 };
 

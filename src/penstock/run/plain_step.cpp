@@ -8,7 +8,7 @@
 #include "penstock/device/stopwatch.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
-#include "penstock/run/layer_weights.h"
+#include "penstock/run/watched_step.h"
 
 namespace penstock::run {
 
@@ -17,13 +17,25 @@ namespace {
 struct MicroBatch {
   at::Tensor inputs, targets;
   model::Pass pass;
+  int32_t number = 0;
 };
+
+void show(const StepWatch* watch,
+          program::ValueKind kind,
+          int64_t layer,
+          const MicroBatch& work,
+          const model::Tensors& tensors) {
+  if (watch != nullptr) {
+    watch->on_made(kind, static_cast<int32_t>(layer), work.number, tensors);
+  }
+}
 
 // Forward, loss and backward; returns the loss summed over targets, without its gradient.
 model::Loss::Result run_micro_batch(const model::Chain& chain,
                                     model::Parameters& parameters,
                                     MicroBatch work,
-                                    double scale) {
+                                    double scale,
+                                    const StepWatch* watch = nullptr) {
   const int64_t layers = chain.size();
   std::vector<model::Tensors> inputs(static_cast<size_t>(layers));
   std::vector<model::Saved> saved(static_cast<size_t>(layers));
@@ -34,6 +46,7 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
     inputs[at] = std::move(activation);
     activation =
         chain.layer(i).forward(parameters.weights_of(i), inputs[at], work.pass, &saved[at]);
+    show(watch, program::ValueKind::Activation, i + 1, work, activation);
   }
 
   model::Loss::Result loss = chain.loss().backward(parameters.weights_of(layers),
@@ -44,6 +57,7 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
   activation.clear();
 
   model::Tensors gradient{std::move(loss.input_gradient)};
+  show(watch, program::ValueKind::Gradient, layers, work, gradient);
   for (int64_t i = layers - 1; i >= 0; --i) {
     work.pass.layer = i;
     const size_t at = static_cast<size_t>(i);
@@ -53,6 +67,7 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
                                        std::move(saved[at]),
                                        gradient,
                                        work.pass);
+    show(watch, program::ValueKind::Gradient, i, work, gradient);
     inputs[at].clear();
   }
   return loss;
@@ -60,20 +75,14 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
 
 at::Tensor run_forward(const model::Chain& chain,
                        const model::Parameters& parameters,
-                       const at::Tensor& inputs,
-                       LayerWeights& weights) {
+                       const at::Tensor& inputs) {
   model::Tensors activation{inputs.to(parameters.device().where)};
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Pass pass{.layer = i, .is_training = false};
-    activation = chain.layer(i).forward(weights.of(i), activation, pass, /*saved=*/nullptr);
+    activation =
+        chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
   }
   return activation[0];
-}
-at::Tensor run_forward(const model::Chain& chain,
-                       const model::Parameters& parameters,
-                       const at::Tensor& inputs) {
-  LayerWeights weights(parameters, /*replicas=*/nullptr);
-  return run_forward(chain, parameters, inputs, weights);
 }
 
 }  // namespace
@@ -125,6 +134,15 @@ double accumulate_as_replicas(const model::Chain& chain,
                               model::Parameters& parameters,
                               const StepInput& input,
                               const ReplicaOrder& order) {
+  const StepWatch nobody{.on_made = [](auto...) {}, .on_loss = [](auto...) {}};
+  return accumulate_as_replicas(chain, parameters, input, order, nobody);
+}
+
+double accumulate_as_replicas(const model::Chain& chain,
+                              model::Parameters& parameters,
+                              const StepInput& input,
+                              const ReplicaOrder& order,
+                              const StepWatch& watch) {
   const int64_t each = input.inputs.size(0) / (order.replicas * input.micro_batches);
   const double scale = 1.0 / static_cast<double>(chain.loss().count(input.targets));
   std::vector<double> sums(static_cast<size_t>(order.replicas * input.micro_batches));
@@ -138,9 +156,12 @@ double accumulate_as_replicas(const model::Chain& chain,
                          .targets = input.targets.narrow(0, first, each),
                          .pass = {.seed = input.seed,
                                   .step = input.step,
-                                  .first_sample = input.first_sample + first}},
-                        scale * input.loss_scale)
+                                  .first_sample = input.first_sample + first},
+                         .number = static_cast<int32_t>(number)},
+                        scale * input.loss_scale,
+                        &watch)
             .sum;
+    watch.on_loss(static_cast<int32_t>(number), sums[static_cast<size_t>(number)]);
   };
   // Sums of the buffers that layers add to, replica after replica.
   const std::vector<at::Tensor> buffers = parameters.gradient_buffers();
@@ -195,12 +216,11 @@ double accumulate_as_replicas(const model::Chain& chain,
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,
-                 const at::Tensor& targets,
-                 Replicas* replicas) {
-  LayerWeights weights(parameters, replicas);
-  const at::Tensor last = run_forward(chain, parameters, inputs, weights);
+                 const at::Tensor& targets) {
+  const at::Tensor last = run_forward(chain, parameters, inputs);
   const at::Tensor here = targets.to(parameters.device().where);
-  return {chain.loss().evaluate(weights.of(chain.size()), last, here), chain.loss().count(targets)};
+  return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, here),
+          chain.loss().count(targets)};
 }
 
 at::Tensor predict(const model::Chain& chain,

@@ -16,8 +16,6 @@ class Parameters;
 
 namespace penstock::run {
 
-class Replicas;
-
 struct StepInput {
   at::Tensor inputs;   // [samples, ...]
   at::Tensor targets;  // [samples, ...]
@@ -51,13 +49,11 @@ struct LossSum {
   double sum = 0;
   int64_t count = 0;
 };
-// Without dropout, keeping nothing. Where weights are sharded, all replicas call it, each with
-// inputs of its own.
+// Without dropout, keeping nothing: what the program of an evaluation must reproduce.
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
                  const at::Tensor& inputs,
-                 const at::Tensor& targets,
-                 Replicas* replicas = nullptr);
+                 const at::Tensor& targets);
 
 // What the model predicts for each position, likewise.
 at::Tensor predict(const model::Chain& chain,

@@ -23,7 +23,11 @@ struct CheckReport {
   std::string first_difference;          // which tensor, at which step, made by which instruction
   double loss = 0;                       // of the last step compared, as planned
   int64_t peak_bytes = 0;                // of the planned side, with its own weights and state
-  std::vector<int64_t> rank_peak_bytes;  // likewise, of each rank of a pipeline
+  std::vector<int64_t> rank_peak_bytes;  // likewise, of each rank of several
+  // Where ranks add up gradients otherwise than one device can: why, and how far apart the sums may
+  // be and were, as a part of the norm of all gradients. Empty: all is compared to the bit.
+  std::string reordered = {};
+  double allowed_difference = 0, largest_difference = 0;
 };
 
 struct CheckOptions {

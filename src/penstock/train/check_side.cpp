@@ -6,6 +6,8 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/plan/plan.h"
+#include "penstock/train/machine.h"
+#include "penstock/train/rank_holdings.h"
 
 namespace penstock::train {
 
@@ -41,9 +43,16 @@ std::string value_text(const program::Program& program, const program::Value& va
 
 namespace {
 
-size_t own_stage(const config::Recipe& recipe, const comm::Group& group) {
-  return static_cast<size_t>(
-      plan::mesh_of(recipe.plan).coordinate(group.rank(), comm::Axis::Pipeline));
+comm::Coordinates place_of(const config::Recipe& recipe, const comm::Group& group) {
+  return plan::mesh_of(recipe.plan).coordinates(group.rank());
+}
+
+model::Replication own_replication(const config::Recipe& recipe,
+                                   const model::Chain& chain,
+                                   const std::vector<int32_t>& cuts,
+                                   const comm::Group& group) {
+  return recipe.plan.data == 1 ? model::Replication{}
+                               : replication_of(recipe, chain, cuts, place_of(recipe, group).data);
 }
 
 }  // namespace
@@ -61,36 +70,60 @@ Side::Side(const config::Recipe& recipe,
            const model::Chain& chain,
            const program::Program& program,
            const std::vector<model::Part>& parts,
+           const std::vector<int32_t>& cuts,
            const device::Device& device,
            comm::Group& group)
     : parameters(chain,
-                 parts[own_stage(recipe, group)],
+                 parts[static_cast<size_t>(place_of(recipe, group).pipeline)],
                  compute_type(recipe.train),
                  static_cast<uint64_t>(recipe.train.seed),
-                 device),
+                 device,
+                 own_replication(recipe, chain, cuts, group)),
+      replicas(recipe.plan.data == 1
+                   ? nullptr
+                   : std::make_unique<run::Replicas>(
+                         group, replica_options(recipe, chain, find_machine(recipe)))),
       optimizer(optim::make_optimizer(recipe.train, parameters)),
-      executor(program, chain, parameters, group) {}
+      executor(program, chain, parameters, group, replicas.get()) {}
 
-double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
-  const double loss_scale = recipe.train.precision == "float16" ? recipe.train.loss_scale : 1;
-  const run::StepInput input{.inputs = batch.inputs,
-                             .targets = batch.targets,
-                             .first_sample = step * recipe.train.batch,
-                             .micro_batches = recipe.plan.micro_batches,
-                             .seed = static_cast<uint64_t>(recipe.train.seed),
-                             .step = step,
-                             .loss_scale = loss_scale,
-                             .updates = {{.rate = optim::rate_at(recipe.train, step),
-                                          .clip = recipe.train.clip,
-                                          .loss_scale = loss_scale}}};
-  const double loss = executor.run(input, *optimizer);
-  if (!executor.outcomes().back().was_applied) {
+namespace {
+
+double loss_scale_of(const config::Recipe& recipe) {
+  return recipe.train.precision == "float16" ? recipe.train.loss_scale : 1;
+}
+
+}  // namespace
+
+run::UpdateSettings update_settings(const config::Recipe& recipe, int64_t step) {
+  return {.rate = optim::rate_at(recipe.train, step),
+          .clip = recipe.train.clip,
+          .loss_scale = loss_scale_of(recipe)};
+}
+
+run::StepInput step_input(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+  return {.inputs = batch.inputs,
+          .targets = batch.targets,
+          .first_sample = step * recipe.train.batch,
+          .micro_batches = recipe.plan.micro_batches,
+          .seed = static_cast<uint64_t>(recipe.train.seed),
+          .step = step,
+          .loss_scale = loss_scale_of(recipe),
+          .updates = {update_settings(recipe, step)}};
+}
+
+void require_applied(const config::Recipe& recipe, const run::Updated& updated, int64_t step) {
+  if (!updated.was_applied) {
     throw Error(ExitCode::Negative,
                 cat("the gradients of step ",
                     step + 1,
                     " are not finite, so there is nothing to compare; try a lower train.lr",
-                    loss_scale > 1 ? " or train.loss_scale" : ""));
+                    loss_scale_of(recipe) > 1 ? " or train.loss_scale" : ""));
   }
+}
+
+double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+  const double loss = executor.run(step_input(recipe, batch, step), *optimizer);
+  require_applied(recipe, executor.outcomes().back(), step);
   return loss;
 }
 

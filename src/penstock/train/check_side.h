@@ -33,16 +33,24 @@ bool is_compared(const program::Value& value);
 // "the output of block 0 mlp, micro-batch 1"
 std::string value_text(const program::Program& program, const program::Value& value);
 
+// What step `step` of the recipe does, and its update.
+run::StepInput step_input(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
+run::UpdateSettings update_settings(const config::Recipe& recipe, int64_t step);
+// Throws Error (exit code 1) where the gradients were not finite.
+void require_applied(const config::Recipe& recipe, const run::Updated& updated, int64_t step);
+
 struct Side {
   Side(const config::Recipe& recipe,
        const model::Chain& chain,
        const program::Program& program,
        const device::Device& device);
-  // The rank of the group; `parts` are the layers of every stage.
+  // The rank of the group; `parts` are the layers of every stage, which begin at `cuts`. All ranks
+  // make theirs at the same time.
   Side(const config::Recipe& recipe,
        const model::Chain& chain,
        const program::Program& program,
        const std::vector<model::Part>& parts,
+       const std::vector<int32_t>& cuts,
        const device::Device& device,
        comm::Group& group);
 
@@ -51,6 +59,7 @@ struct Side {
   double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
 
   model::Parameters parameters;
+  std::unique_ptr<run::Replicas> replicas;  // nothing: there are none
   std::unique_ptr<optim::Optimizer> optimizer;
   run::Executor executor;
 };

@@ -14,8 +14,8 @@
 #include "penstock/plan/machine.h"
 #include "penstock/plan/plan_file.h"
 #include "penstock/plan/planner.h"
-#include "penstock/run/rank_forward.h"
 #include "penstock/run/replicas.h"
+#include "penstock/run/stages.h"
 #include "penstock/train/planning.h"
 
 namespace penstock::train {

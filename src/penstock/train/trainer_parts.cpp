@@ -8,13 +8,13 @@
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/run_lock.h"
 #include "penstock/comm/group.h"
-#include "penstock/comm/sub_group.h"
 #include "penstock/data/loader.h"
 #include "penstock/plan/lower_plan.h"
 #include "penstock/plan/plan.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
+#include "penstock/train/trainer_validation.h"
 
 namespace penstock::train {
 
@@ -51,10 +51,11 @@ TrainerParts::TrainerParts(const config::Recipe& asked,
       parameters(*model.parameters),
       optimizer(*model.optimizer),
       executor(model.planned.result.program, chain, parameters, group, model.replicas.get()) {
-  if (model.replicas) {
-    pipeline = comm::split(group,
-                           comm::colour(mesh, comm::along(comm::Axis::Pipeline), group.rank()),
-                           [] { return std::string("groups of one replica of each stage"); });
+  if (split.validation) {
+    evaluation.own_program = std::make_unique<program::Program>(plan_evaluation(model, group));
+    evaluation.program = evaluation.own_program.get();
+    evaluation.own_executor = std::make_unique<run::Executor>(*evaluation.program, executor);
+    evaluation.executor = evaluation.own_executor.get();
   }
   if (recipe.train.precision == "float16") {
     scaler.emplace(optim::loss_scale_options(recipe.train));

@@ -72,10 +72,10 @@ struct TrainerParts {
   RankModel model;
   model::Parameters& parameters;
   optim::Optimizer& optimizer;
-  std::unique_ptr<comm::Group> pipeline;    // of this replica, where there are several
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
   std::map<std::pair<int64_t, plan::UpdateForm>, Variant> variants;  // by steps at once, and form
+  Variant evaluation;  // of a micro-batch; nothing where no text is held out
   checkpoint::TrainState state;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Reporter> reporter;  // rank 0 has it

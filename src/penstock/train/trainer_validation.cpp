@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "penstock/base/error.h"
+#include "penstock/comm/group.h"
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
-#include "penstock/run/plain_step.h"
-#include "penstock/run/rank_forward.h"
+#include "penstock/plan/evaluation.h"
+#include "penstock/program/program_json.h"
+#include "penstock/program/verify.h"
+#include "penstock/run/executor.h"
 #include "penstock/train/diverged.h"
 #include "penstock/train/rank_sums.h"
 #include "penstock/train/reporter.h"
@@ -19,24 +23,11 @@ namespace penstock::train {
 
 namespace {
 
-// By this replica.
-run::LossSum evaluate(const TrainerParts& parts, const data::Batch& batch) {
-  const BatchTensors tensors = as_tensors(batch);
-  run::Replicas* const replicas = parts.model.replicas.get();
-  if (parts.mesh.pipeline == 1) {
-    return run::evaluate(parts.chain, parts.parameters, tensors.inputs, tensors.targets, replicas);
-  }
-  return run::evaluate_stages(parts.chain,
-                              parts.parameters,
-                              parts.model.stages,
-                              parts.pipeline ? *parts.pipeline : parts.group,
-                              tensors.inputs,
-                              tensors.targets,
-                              replicas);
-}
-
 // The mean over the first `sequences` of the dataset.
-double mean_loss(const TrainerParts& parts, const data::Dataset& dataset, int64_t sequences) {
+double mean_loss(const TrainerParts& parts,
+                 run::Executor& evaluator,
+                 const data::Dataset& dataset,
+                 int64_t sequences) {
   const int64_t at_once = parts.recipe.micro_batch_size();
   const int64_t batches = (sequences + at_once - 1) / at_once;
   const int64_t replicas = parts.mesh.data;
@@ -48,7 +39,8 @@ double mean_loss(const TrainerParts& parts, const data::Dataset& dataset, int64_
     const int64_t first = std::min(number, batches - 1) * at_once;
     const data::Batch batch =
         data::read_in_order(dataset, first, std::min(at_once, sequences - first));
-    run::LossSum part = evaluate(parts, batch);
+    const BatchTensors tensors = as_tensors(batch);
+    run::LossSum part = evaluator.evaluate(tensors.inputs, tensors.targets);
     part = number < batches ? part : run::LossSum{};
     total.count += part.count;
     // One after the other, in the order of the batches.
@@ -63,6 +55,27 @@ double mean_loss(const TrainerParts& parts, const data::Dataset& dataset, int64_
 
 }  // namespace
 
+program::Program plan_evaluation(const RankModel& model, comm::Group& group) {
+  const comm::What what = [] { return std::string("the plan of the validation"); };
+  std::string text;
+  if (group.rank() == 0) {
+    text = program::program_json(
+        plan::write_evaluation(model.planned.result.program, model.planned.costs));
+  }
+  int64_t size = static_cast<int64_t>(text.size());
+  group.broadcast(0, &size, sizeof size, what);
+  text.resize(static_cast<size_t>(size));
+  group.broadcast(0, text.data(), size, what);
+  program::Program evaluation = program::parse_program_json(text, "the plan of rank 0");
+  if (const program::Verdict verdict = program::verify(evaluation); !verdict.is_sound()) {
+    throw Error(ExitCode::Negative,
+                cat("the step fits, and the validation does not: ",
+                    verdict.violation->text,
+                    "; try a little more plan.memory"));
+  }
+  return evaluation;
+}
+
 std::optional<double> validate(TrainerParts& parts) {
   if (!parts.split.validation) {
     return std::nullopt;
@@ -70,7 +83,7 @@ std::optional<double> validate(TrainerParts& parts) {
   parts.executor.release_graph();
   const data::Dataset& dataset = *parts.split.validation;
   const int64_t sequences = std::min(parts.recipe.run.validate_sequences, dataset.samples());
-  const double loss = mean_loss(parts, dataset, sequences);
+  const double loss = mean_loss(parts, *parts.evaluation.executor, dataset, sequences);
   if (!std::isfinite(loss)) {
     fail_diverged("validation loss", parts.state.step, parts.recipe.train);
   }

@@ -1,6 +1,6 @@
 // check finds a layer whose numbers depend on the order in which micro-batches run, which a
 // pipeline changes, and names the tensor and the rank.
-#include "penstock/train/check_pipeline.h"
+#include "penstock/train/check_ranks.h"
 
 #include <algorithm>
 
@@ -126,15 +126,14 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
   const plan::OneRankAnswer kept = plan::solve_one_rank(
       costs,
       {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches, .holdings = alone});
-  const CheckReport report =
-      check_pipeline(recipe,
-                     chain,
-                     planned.program,
-                     {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
-                     kept.program,
-                     {.steps = 3, .batch = [&](int64_t) {
-                        return BatchTensors{batch.inputs, batch.targets};
-                      }});
+  const CheckReport report = check_ranks(recipe,
+                                         chain,
+                                         planned.program,
+                                         {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
+                                         kept.program,
+                                         {.steps = 3, .batch = [&](int64_t) {
+                                            return BatchTensors{batch.inputs, batch.targets};
+                                          }});
   return {report, planned.program};
 }
 
@@ -148,7 +147,7 @@ size_t index_of(const program::RankProgram& rank, program::Op op, int32_t micro_
 
 }  // namespace
 
-TEST(CheckPipeline, SaysThatACorrectPipelineChangesNothing) {
+TEST(CheckRanks, SaysThatACorrectPipelineChangesNothing) {
   const std::pair<schedule::Kind, std::vector<int32_t>> cases[] = {
       {schedule::Kind::GPipe, {3}},
       {schedule::Kind::OneFOneB, {1}},
@@ -178,7 +177,7 @@ TEST(CheckPipeline, SaysThatACorrectPipelineChangesNothing) {
 
 // The second forward comes before the first backward. Rank 1 receives what is wrong; rank 0 made
 // it.
-TEST(CheckPipeline, NamesTheTensorAndTheRankThatMadeIt) {
+TEST(CheckRanks, NamesTheTensorAndTheRankThatMadeIt) {
   const auto [report, program] = check(Fault::InOutput, schedule::Kind::OneFOneB, {kCounts + 1});
   EXPECT_FALSE(report.is_equal);
   EXPECT_EQ(report.steps, 1);
@@ -189,7 +188,7 @@ TEST(CheckPipeline, NamesTheTensorAndTheRankThatMadeIt) {
 }
 
 // Rank 0 receives what is wrong, and comes first among the ranks; rank 1 made it.
-TEST(CheckPipeline, NamesNotTheRankThatReceivedIt) {
+TEST(CheckRanks, NamesNotTheRankThatReceivedIt) {
   const auto [report, program] = check(Fault::InInputGradient, schedule::Kind::GPipe, {kCounts});
   EXPECT_FALSE(report.is_equal);
   EXPECT_EQ(report.first_difference,
@@ -198,7 +197,7 @@ TEST(CheckPipeline, NamesNotTheRankThatReceivedIt) {
                 " of rank 1 (backward of counts forwards, micro-batch 0), at step 1"));
 }
 
-TEST(CheckPipeline, NamesTheGradientOfAParameter) {
+TEST(CheckRanks, NamesTheGradientOfAParameter) {
   const CheckReport report = check(Fault::InGradient, schedule::Kind::GPipe, {kCounts + 1}).report;
   EXPECT_FALSE(report.is_equal);
   EXPECT_EQ(report.steps, 1);
