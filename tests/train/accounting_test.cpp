@@ -299,7 +299,7 @@ TEST_F(Accounting, EightBytesMoreThanTheProgramSaysAreSeen) {
     const model::Chain chain = make_chain(recipe.model);
     run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
       const RankModel model =
-          build_rank_model(recipe, chain, device::open_cpu(), group, /*predicts=*/false);
+          build_rank_model(recipe, chain, device::open_cpu(), group, PlanSource());
       run::Executor executor(
           model.planned.result.program, chain, *model.parameters, group, model.replicas.get());
       const at::Tensor tokens = at::zeros({2, recipe.train.batch, recipe.model.context}, at::kLong);
