@@ -99,6 +99,7 @@ PlannedStep plan_bare_costs(const PlanArguments& arguments) {
     require_no_slots(arguments);
   }
   planned.costs = plan::read_costs(options.costs);
+  planned.machine.within_node = planned.machine.between_nodes = planned.costs.link;
   planned.result = plan::make_plan(
       {.options = options,
        .rotor = {.slots = arguments.slots},

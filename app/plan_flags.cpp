@@ -34,7 +34,7 @@ std::string value_name(const config::Option& option) {
 // What is wrong with the value, or nothing.
 std::string check(const config::Option& option, const std::string& text) {
   if (text.empty()) {
-    return "must not be empty";
+    return cat("must not be empty; it takes ", option.wanted());
   }
   try {
     config::Recipe recipe;

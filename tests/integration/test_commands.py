@@ -14,14 +14,28 @@ import penstock_cli as cli
 
 RECIPE_FLAGS = ("--set", "--json")
 BARE_FLAGS = ("--ranks", "--forward", "--backward", "--backward-input", "--backward-weight", "--transfer")
-PLAN_FLAGS = ("--memory", "--recompute", "--micro-batches", "--slots", "--program", "--pipeline", "--schedule", "--chunks", "--flush-every", "--cuts")
 PICTURE_FLAGS = ("--svg", "--html", "--trace")
+# One for each key of [plan].
+PLAN_FLAGS = (
+    *("--micro-batches", "--memory", "--recompute", "--costs", "--pipeline", "--data", "--shard"),
+    *("--keep-gathered", "--bucket", "--collectives", "--links", "--reduce", "--schedule"),
+    *("--chunks", "--cuts", "--flush-every", "--sync-steps", "--anneal-steps"),
+)
 SUBCOMMANDS = {
-    "train": ("RECIPE", *RECIPE_FLAGS, "--resume", "--memory", "--ranks", *PICTURE_FLAGS),
-    "plan": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, "--ranks"),
+    "train": (
+        *("RECIPE", *RECIPE_FLAGS, "--resume", "--ranks", *PICTURE_FLAGS, *PLAN_FLAGS, "--plan"),
+        "--out",  # of plan
+    ),
+    "plan": (
+        *("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--slots", "--program", "--ranks", "--out"),
+        "--plan",  # of train
+    ),
     "profile": ("RECIPE", *RECIPE_FLAGS, "--out", "--costs"),  # the last one of plan
-    "simulate": ("RECIPE", *RECIPE_FLAGS, "--costs", *PLAN_FLAGS, *PICTURE_FLAGS, *BARE_FLAGS),
-    "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--steps"),
+    "simulate": (
+        *("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--slots", "--program"),
+        *(*PICTURE_FLAGS, *BARE_FLAGS),
+    ),
+    "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--slots", "--program", "--steps"),
     "describe": ("RECIPE", *RECIPE_FLAGS),
     "sample": (
         "CHECKPOINT",

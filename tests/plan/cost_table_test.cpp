@@ -80,6 +80,7 @@ void expect_same(const CostTable& a, const CostTable& b) {
   EXPECT_EQ(a.clear_s, b.clear_s);
   EXPECT_EQ(a.step_s, b.step_s);
   EXPECT_EQ(a.step_extra_bytes, b.step_extra_bytes);
+  EXPECT_EQ(a.link, b.link);
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
     expect_same(a.layers[i], b.layers[i]);
@@ -230,6 +231,9 @@ TEST(CostTable, IsTheSameAfterWritingAndReading) {
     table.loss.gradient_bytes = dice.between(0, 1000);
     table.loss.optimizer_bytes = dice.between(0, 1000);
     table.step_extra_bytes = dice.between(0, 1000);
+    if (dice.chance(30)) {
+      table.link = {1e-6 * static_cast<double>(dice.between(0, 99)), 1e9 / 7};
+    }
     const std::string text = format_costs(table);
     const CostTable again = parse_costs(text, "costs.json");
     expect_same(again, table);
@@ -322,6 +326,10 @@ TEST(CostTable, RefusesBytesThatAreNotWholeOrOutOfRange) {
   EXPECT_EQ(table_error(R"("loss": {"extra_bytes": -1})"),
             "costs.json: loss extra_bytes = -1" + whole);
   EXPECT_EQ(table_error(R"("target_bytes": -1)"), "costs.json: target_bytes = -1" + whole);
+  EXPECT_EQ(table_error(R"("link_latency_s": -1)"),
+            "costs.json: link_latency_s = -1 is not a time in seconds, 0 or more");
+  EXPECT_EQ(table_error(R"("link_bytes_per_s": -1)"),
+            "costs.json: link_bytes_per_s = -1 is not a number of bytes a second, 0 or more");
   EXPECT_EQ(table_error(R"("step_extra_bytes": 0.1)"),
             "costs.json: step_extra_bytes = 0.1" + whole);
   EXPECT_EQ(table_error(R"("residents": [{"bytes": -1}])"),

@@ -119,8 +119,10 @@ Option choice(const char* key,
   const auto is_allowed = [=](const std::string& value) {
     return std::find(choices.begin(), choices.end(), value) != choices.end();
   };
-  return make_option<Section, std::string>(
+  Option option = make_option<Section, std::string>(
       key, "text", section, field, describe(choices), is_allowed, help);
+  option.choices = choices;
+  return option;
 }
 
 template <typename Section>

@@ -111,13 +111,19 @@ void set_option(Recipe& recipe, const Option& option, OptionValue value, const s
     fail_type(option, format_value(value), type_of(value), where);
   }
   if (!option.is_allowed(*converted)) {
+    // Of a few words nobody needs to be told which.
+    constexpr size_t kFew = 4;
+    const std::string* word = std::get_if<std::string>(&*converted);
+    const std::string suggestion =
+        word != nullptr && option.choices.size() > kFew ? nearest(*word, option.choices) : "";
     throw ConfigError(cat(where,
                           ": ",
                           option.key,
                           " = ",
                           format_value(value),
                           " is not allowed; it takes ",
-                          option.allowed));
+                          option.allowed,
+                          suggestion.empty() ? "" : cat("; did you mean ", suggestion, "?")));
   }
   // A recipe is written as TOML, which has to be UTF-8.
   const std::string* words = std::get_if<std::string>(&*converted);

@@ -22,6 +22,7 @@ struct Option {
   std::function<OptionValue(const Recipe&)> get;
   std::function<void(Recipe&, const OptionValue&)> assign;
   std::function<bool(const OptionValue&)> is_allowed;  // for a value of the option's type
+  std::vector<std::string> choices = {};               // of a text that is one of some words
 
   std::string section() const { return key.substr(0, key.find('.')); }
   std::string name() const { return key.substr(key.find('.') + 1); }

@@ -62,6 +62,14 @@ class Reader {
     return static_cast<int64_t>(*value);
   }
 
+  double rate(const char* key) {
+    const double value = number(key, /*is_optional=*/true).value_or(0);
+    if (!(value >= 0) || value > 1e18) {
+      fail(cat(key, " = ", object_[key].dump(), " is not a number of bytes a second, 0 or more"));
+    }
+    return value;
+  }
+
   double seconds(const char* key, std::optional<double> otherwise) {
     const std::optional<double> value = number(key, otherwise.has_value());
     if (!value) {
@@ -311,6 +319,8 @@ CostTable read_table(const json& root, const std::string& origin) {
   table.clear_s = reader.seconds("clear_s", 0);
   table.step_s = reader.seconds("step_s", 0);
   table.step_extra_bytes = reader.bytes("step_extra_bytes", 0);
+  table.link.latency_s = reader.seconds("link_latency_s", 0.0);
+  table.link.bytes_per_s = reader.rate("link_bytes_per_s");
   reader.require_no_other_keys();
   require_joined(table, origin);
   require_no_overflow(table, origin);
@@ -397,6 +407,10 @@ std::string format_costs(const CostTable& table) {
   out["clear_s"] = table.clear_s;
   out["step_s"] = table.step_s;
   out["step_extra_bytes"] = table.step_extra_bytes;
+  if (table.link != LinkCost()) {
+    out["link_latency_s"] = table.link.latency_s;
+    out["link_bytes_per_s"] = table.link.bytes_per_s;
+  }
   return out.dump(1) + "\n";
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/plan/link_cost.h"
 #include "penstock/program/program.h"
 
 namespace penstock::plan {
@@ -94,6 +95,7 @@ struct CostTable {
   double clear_s = 0;               // gradients to zero
   double step_s = 0;                // norm, clipping, optimizer
   int64_t step_extra_bytes = 0;
+  LinkCost link = {};  // between ranks, where the table is of several; none: messages cost nothing
 
   int64_t held_bytes() const;
   int64_t input_bytes() const { return layers.front().input_bytes; }

@@ -15,6 +15,7 @@
 #include "penstock/comm/local.h"
 #include "penstock/comm/sub_group.h"
 #include "penstock/memory/gpu_account.h"
+#include "penstock/plan/cost_table.h"
 #include "penstock/plan/link_costs.h"
 #include "penstock/train/rank_sums.h"
 
@@ -92,10 +93,31 @@ plan::Machine find_machine(const config::Recipe& recipe) {
   return machine;
 }
 
+namespace {
+
+// Of a table that is planned with, and so the same in every run: nothing else is measured then
+// either. Rank 0 reads it.
+plan::LinkCost link_of_table(const std::string& file, comm::Group& group) {
+  std::array<double, 2> found = {};
+  if (group.rank() == 0) {
+    const plan::LinkCost link = plan::read_costs(file).link;
+    found = {link.latency_s, link.bytes_per_s};
+  }
+  group.broadcast(
+      0, found.data(), sizeof found, [] { return std::string("the links of the cost table"); });
+  return {.latency_s = found[0], .bytes_per_s = found[1]};
+}
+
+}  // namespace
+
 plan::Machine probe_machine(const config::Recipe& recipe, comm::Group& group) {
   plan::Machine machine = find_machine(recipe);
   machine.ranks_are_threads = group.shares_memory();
   if (group.size() == 1) {
+    return machine;
+  }
+  if (!recipe.plan.costs.empty()) {
+    machine.between_nodes = machine.within_node = link_of_table(recipe.plan.costs, group);
     return machine;
   }
   machine.between_nodes = machine.within_node = probe_link(group);

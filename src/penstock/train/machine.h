@@ -16,8 +16,8 @@ int64_t allocator_page_bytes();
 // Without links, which nobody has measured.
 plan::Machine find_machine(const config::Recipe& recipe);
 
-// With the links between the group's ranks, measured by a few messages. All ranks call it; all get
-// the same.
+// With the links between the group's ranks: measured by a few messages, or where plan.costs names a
+// table, as that has them. All ranks call it; all get the same.
 plan::Machine probe_machine(const config::Recipe& recipe, comm::Group& group);
 // The same for a command that has no ranks: they would be so many threads.
 plan::Machine probe_machine(const config::Recipe& recipe, int64_t ranks);

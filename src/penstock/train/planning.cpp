@@ -457,7 +457,9 @@ Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& roto
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
   if (recipe.plan.ranks() > 1) {
     const device::Device device = open_device(recipe);
-    return measure_pipeline(recipe, make_chain(recipe.model, device), device);
+    plan::CostTable table = measure_pipeline(recipe, make_chain(recipe.model, device), device);
+    table.link = probe_machine(recipe, recipe.plan.ranks()).within_node;
+    return table;
   }
   Built built(recipe);
   return measure_costs(recipe,
