@@ -8,8 +8,6 @@
 #include <CLI/CLI.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/base/quote.h"
-#include "penstock/base/units.h"
 
 namespace penstock::app {
 
@@ -22,15 +20,6 @@ CLI::Option* add_text_option(CLI::App& command,
   return command.add_option(name, value, description)->check([](const std::string& text) {
     return std::string(text.empty() ? "must not be empty" : "");
   });
-}
-
-void add_memory_option(CLI::App& command, std::string& memory, const std::string& description) {
-  const auto check = [](const std::string& text) {
-    return parse_bytes(text).value_or(0) > 0
-               ? std::string()
-               : cat(in_quotes(text), " is not a number of bytes above 0, as in 600MiB");
-  };
-  command.add_option("--memory", memory, description)->check(check)->type_name("BYTES");
 }
 
 void require_writable(const std::string& file) {

@@ -16,9 +16,6 @@ CLI::Option* add_text_option(CLI::App& command,
                              std::string& value,
                              const std::string& description);
 
-// --memory, which parse_bytes() can read afterwards.
-void add_memory_option(CLI::App& command, std::string& memory, const std::string& description);
-
 // What an option wants written can be: throws ConfigError now rather than FileError after the work.
 // An empty name is no wish.
 void require_writable(const std::string& file);

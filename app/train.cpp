@@ -190,6 +190,7 @@ config::Recipe with_plan(config::Recipe recipe,
   plan::require_plan_of(given, recipe, file);
   recipe.plan = given.plan.options;
   recipe.plan.costs.clear();  // the plan has its own
+  config::validate(recipe);   // what the recipe says of numbers may not go with the plan's schedule
   return recipe;
 }
 
@@ -200,7 +201,6 @@ int train_model(const TrainArguments& arguments) {
   const std::vector<std::string> flags = arguments.flags.settings();
   settings.insert(settings.end(), flags.begin(), flags.end());
   config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, settings);
-  require_use_of_flush_every(arguments.flags, recipe.plan);
   std::optional<plan::PlanFile> given;
   if (!arguments.plan.empty()) {
     given = plan::read_plan(arguments.plan);
@@ -208,20 +208,25 @@ int train_model(const TrainArguments& arguments) {
   }
   const train::PlanSource source{.predicts = arguments.pictures.any(),
                                  .given = given ? &*given : nullptr};
+  require_use_of_flush_every(arguments.flags, recipe.plan);
   train::prepare_process(recipe, arguments.ranks);
-  train::run_chosen_ranks(
-      recipe, arguments.ranks, [&](comm::Group& group, const config::Recipe& chosen) {
-        train::Trainer trainer(chosen, arguments.resume, group, source);
-        const train::Summary summary = trainer.run();
-        if (arguments.pictures.any()) {
-          if (const auto measured = trainer.measured_step()) {
-            show_step(trainer.plan_title(), *measured, arguments.pictures);
-          }
-        }
-        if (group.rank() == 0) {
-          show(arguments, chosen, trainer, summary);
-        }
-      });
+  const auto work = [&](comm::Group& group, const config::Recipe& chosen) {
+    train::Trainer trainer(chosen, arguments.resume, group, source);
+    const train::Summary summary = trainer.run();
+    if (arguments.pictures.any()) {
+      if (const auto measured = trainer.measured_step()) {
+        show_step(trainer.plan_title(), *measured, arguments.pictures);
+      }
+    }
+    if (group.rank() == 0) {
+      show(arguments, chosen, trainer, summary);
+    }
+  };
+  if (given) {  // it has a layout: that of other ranks is refused, not chosen
+    train::run_ranks(recipe, arguments.ranks, [&](comm::Group& group) { work(group, recipe); });
+  } else {
+    train::run_chosen_ranks(recipe, arguments.ranks, work);
+  }
   return 0;
 }
 

@@ -245,7 +245,7 @@ TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
   int64_t peak = 0;
   EXPECT_EQ(run.train(planned.result.program, peak), losses);
   EXPECT_LE(peak, limit);
-  expect_as_predicted(peak, planned.result.peak_bytes - kPages);
+  expect_as_predicted(peak, planned.result.most_peak_bytes() - kPages);
   EXPECT_LE(account.reserved_peak_bytes(), limit);
 }
 

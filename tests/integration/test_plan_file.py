@@ -119,6 +119,26 @@ class Refusals(PlanFileTestCase):
         self.assert_refused("plan.data = 2", "recipe has 4", flags=("--data", 4))
         self.assert_refused("--ranks says 3 ranks", "the plan has 4", flags=("--ranks", 3))
 
+    def test_other_ranks(self):
+        self.plan(LAYOUTS["pipeline"])
+        self.assert_refused("--ranks says 4 ranks", "the plan has 2", flags=("--ranks", 4))
+        self.plan({})
+        self.assert_refused("--ranks says 4 ranks", "the plan has 1", flags=("--ranks", 4))
+
+    def test_numbers_that_do_not_go_with_the_plan(self):
+        self.plan(LAYOUTS["asynchronous"])
+        self.assert_refused("2bw", "train.clip", values={"model.tied": "false"})
+
+    def test_own_costs(self):
+        result = self.run_program("profile", "recipe.toml", "--out", "costs.json")
+        self.assertEqual(result.code, 0, result)
+        self.plan({}, "--costs", "costs.json")
+        self.train({}, "--costs", "costs.json", "--plan", "plan.toml")
+
+    def test_keys_without_use(self):
+        self.plan({"plan.schedule": "gpipe"})
+        self.train({"plan.schedule": "gpipe"}, "--plan", "plan.toml")
+
     def test_other_costs(self):
         self.plan({})
         result = self.run_program("profile", "recipe.toml", "--out", "other.json")

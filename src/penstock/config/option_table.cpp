@@ -400,7 +400,7 @@ std::vector<Option> make_table() {
            plan,
            &PlanOptions::links,
            "what collectives between the ranks cost, as penstock bench allreduce --json writes it; "
-           "empty: what a few messages take, measured where a layout is chosen"),
+           "empty: what a few messages take, measured where there are several ranks"),
       choice("plan.reduce",
              plan,
              &PlanOptions::reduce,

@@ -7,7 +7,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/plan/pipeline.h"
-#include "penstock/plan/update.h"
 
 namespace penstock::plan {
 
@@ -432,30 +431,12 @@ program::Program write_turns(const CostTable& table, const Pipeline& pipeline) {
   return Lowering(table, pipeline).run();
 }
 
-program::Program finish_program(program::Program program,
-                                const Holdings& holdings,
-                                const LinkCost& link,
-                                int64_t limit_bytes) {
-  program = write_updates(hold(std::move(program), holdings), holdings, link);
-  for (program::RankProgram& rank : program.ranks) {
-    renumber_values(rank);
-    rank.limit_bytes = limit_bytes;
-  }
-  return program;
-}
-
-program::Program lower_pipeline(const CostTable& table,
-                                const Pipeline& pipeline,
-                                const Holdings& holdings,
-                                int64_t limit_bytes) {
-  return finish_program(write_turns(table, pipeline), holdings, pipeline.link, limit_bytes);
-}
-
 program::Program lower(const CostTable& table,
                        const Operations& operations,
                        int32_t micro_batches,
                        int64_t limit_bytes,
-                       const Holdings& holdings) {
+                       const Holdings& holdings,
+                       Spent* spent) {
   const auto loss =
       std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
         return operation.kind == OperationKind::Loss;
@@ -472,7 +453,8 @@ program::Program lower(const CostTable& table,
       table,
       pipeline,
       holdings.ranks.empty() ? Holdings{.ranks = {fixed_holdings(table.held)}} : holdings,
-      limit_bytes);
+      limit_bytes,
+      spent);
 }
 
 }  // namespace penstock::plan

@@ -5,6 +5,7 @@
 
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/operations.h"
+#include "penstock/plan/spent.h"
 #include "penstock/program/program.h"
 
 namespace penstock::plan {
@@ -16,6 +17,7 @@ program::Program lower(const CostTable& table,
                        const Operations& operations,
                        int32_t micro_batches,
                        int64_t limit_bytes,
-                       const Holdings& holdings = {});
+                       const Holdings& holdings = {},
+                       Spent* spent = nullptr);
 
 }  // namespace penstock::plan

@@ -4,10 +4,6 @@
 
 namespace penstock::plan {
 
-LinkCost Machine::between(int32_t rank, int32_t other) const {
-  return rank / ranks_per_node == other / ranks_per_node ? within_node : between_nodes;
-}
-
 LinkCost Machine::among(const std::vector<int32_t>& ranks) const {
   const bool is_one_node = std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
     return rank / ranks_per_node == ranks.front() / ranks_per_node;
@@ -16,7 +12,16 @@ LinkCost Machine::among(const std::vector<int32_t>& ranks) const {
 }
 
 LinkCost Machine::along(const comm::Mesh& mesh, comm::Axis axis) const {
-  return among(comm::members(mesh, comm::along(axis), 0));
+  for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const std::vector<int32_t> group = comm::members(mesh, comm::along(axis), rank);
+    const bool is_one_node = std::all_of(group.begin(), group.end(), [&](int32_t other) {
+      return other / ranks_per_node == rank / ranks_per_node;
+    });
+    if (!is_one_node) {
+      return between_nodes;
+    }
+  }
+  return within_node;
 }
 
 }  // namespace penstock::plan

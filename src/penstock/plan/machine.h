@@ -1,5 +1,5 @@
 // What a run has to work with beside the model: the devices' memory and the links between ranks, by
-// level. Probed (train/probe.h) or read from a plan's file.
+// level. Probed (train/machine.h) or read from a plan's file.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,9 @@ struct Machine {
   int64_t block(int64_t bytes) const {
     return (bytes + block_bytes - 1) / block_bytes * block_bytes;
   }
-  LinkCost between(int32_t rank, int32_t other) const;
   // The slowest that some of the ranks have between them.
   LinkCost among(const std::vector<int32_t>& ranks) const;
-  // The slowest that rank 0 has with those of its group: the others' groups lie alike.
+  // The slowest that the groups along an axis have.
   LinkCost along(const comm::Mesh& mesh, comm::Axis axis) const;
 
   bool operator==(const Machine&) const = default;

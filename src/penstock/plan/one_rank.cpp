@@ -28,13 +28,14 @@ struct Lowered {
   program::Peak peak;
 };
 
-// Every program is proved here before anybody sees it.
+// Every program of one rank is proved here before anybody sees it.
 Lowered lower_and_verify(const CostTable& table,
                          const OneRankPlan& plan,
                          int64_t limit_bytes,
-                         const Holdings& holdings) {
+                         const OneRankRequest& request) {
   Lowered lowered;
-  lowered.program = lower(table, plan.operations, plan.micro_batches, limit_bytes, holdings);
+  lowered.program = lower(
+      table, plan.operations, plan.micro_batches, limit_bytes, request.holdings, request.spent);
   const program::Verdict verdict = program::verify(lowered.program);
   PENSTOCK_CHECK(
       verdict.is_sound(), "the planner wrote an unsound program: ", verdict.violation->text);
@@ -106,7 +107,7 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
   plan = {request.recompute, request.limit_bytes, request.micro_batches, {}};
   const OneRankPlan unlimited{Recompute::None, 0, request.micro_batches, keep_everything(table)};
   result.unlimited_s = step_seconds(table, unlimited.operations, request.micro_batches);
-  result.unlimited_bytes = lower_and_verify(table, unlimited, 0, request.holdings).peak.bytes;
+  result.unlimited_bytes = lower_and_verify(table, unlimited, 0, request).peak.bytes;
 
   // The plan that needs least of its kind says what the least limit is, and what binds there.
   OneRankPlan least = plan;
@@ -122,7 +123,7 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
   } else {
     plan.operations = least.operations = simple_operations(table, request.recompute);
   }
-  const Lowered at_least = lower_and_verify(table, least, 0, request.holdings);
+  const Lowered at_least = lower_and_verify(table, least, 0, request);
   result.least_bytes = at_least.peak.bytes;
   result.binding = binding_text(at_least);
   result.is_feasible = request.limit_bytes == 0 || request.limit_bytes >= result.least_bytes;
@@ -135,7 +136,7 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
   }
 
   Lowered lowered =
-      lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0, request.holdings);
+      lower_and_verify(table, plan, result.is_feasible ? request.limit_bytes : 0, request);
   result.program = std::move(lowered.program);
   result.peak_bytes = lowered.peak.bytes;
   result.step_s = step_seconds(table, plan.operations, request.micro_batches);

@@ -8,6 +8,7 @@
 
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/rotor.h"
+#include "penstock/plan/spent.h"
 #include "penstock/program/program.h"
 
 namespace penstock::plan {
@@ -24,6 +25,7 @@ struct OneRankRequest {
   int32_t micro_batches = 1;
   RotorOptions rotor = {};
   Holdings holdings = {};  // of the rank; none: those that the table names
+  Spent* spent = nullptr;  // where the time of passes is added up; nothing: nowhere
 };
 
 // The decisions, as a value.

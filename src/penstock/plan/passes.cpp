@@ -55,6 +55,36 @@ const std::array<Pass, 6> kPasses = {{{"turns", write_all_turns},
                                       {"finish", finish},
                                       {"exchanges", add_exchanges}}};
 
+program::Program lower_pipeline(const CostTable& table,
+                                const Pipeline& pipeline,
+                                const Holdings& holdings,
+                                int64_t limit_bytes,
+                                Spent* spent) {
+  return run_passes({.costs = table,
+                     .pipeline = pipeline,
+                     .holdings = holdings,
+                     .link_of_all = pipeline.link,
+                     .limit_bytes = limit_bytes},
+                    spent);
+}
+
+program::Program finish_program(program::Program program,
+                                const Holdings& holdings,
+                                const LinkCost& link,
+                                int64_t limit_bytes) {
+  const CostTable no_costs;
+  const Pipeline no_turns;
+  const PassInput input{.costs = no_costs,
+                        .pipeline = no_turns,
+                        .holdings = holdings,
+                        .link_of_all = link,
+                        .limit_bytes = limit_bytes};
+  for (const auto pass : {hold_values, add_updates, finish}) {
+    program = pass(std::move(program), input);
+  }
+  return program;
+}
+
 program::Program run_passes(const PassInput& input, Spent* spent) {
   Program program;
   for (const Pass& pass : kPasses) {

@@ -7,6 +7,7 @@
 #include "penstock/plan/holdings.h"
 #include "penstock/plan/link_cost.h"
 #include "penstock/plan/operations.h"
+#include "penstock/plan/spent.h"
 #include "penstock/program/program.h"
 #include "penstock/schedule/schedule.h"
 
@@ -42,17 +43,20 @@ std::vector<std::vector<StageOperations>> keep_everything(const CostTable& table
 // gradients and state. Micro-batches are those of the schedule.
 program::Program write_turns(const CostTable& table, const Pipeline& pipeline);
 
-// The passes that every program ends with: what its ranks hold, and how their weights move.
+// Of the passes (passes.h) those that follow the turns and the replicas: what ranks hold, and how
+// their weights move.
 program::Program finish_program(program::Program program,
                                 const Holdings& holdings,
                                 const LinkCost& link,
                                 int64_t limit_bytes);
 
-// holdings: of each rank. limit_bytes: of every rank; 0: none.
+// All passes, for ranks that have no replicas. holdings: of each rank. limit_bytes: of every rank; 0:
+// none.
 program::Program lower_pipeline(const CostTable& table,
                                 const Pipeline& pipeline,
                                 const Holdings& holdings,
-                                int64_t limit_bytes);
+                                int64_t limit_bytes,
+                                Spent* spent = nullptr);
 
 // The share of the chain's parameters that a rank has; an even one where the table does not say.
 double parameter_share(const CostTable& table, const Pipeline& pipeline, int32_t rank);

@@ -122,10 +122,10 @@ class PipelineSolver {
   }
 
   void lower(const SlotsAnswer& answer) {
-    const SpentScope scope(request_.spent, "lower");
     result_.pipeline.operations = answer.operations;
     result_.recomputed_forwards = answer.recomputed_forwards;
-    result_.program = lower_pipeline(table_, result_.pipeline, holdings_, /*limit_bytes=*/0);
+    result_.program =
+        lower_pipeline(table_, result_.pipeline, holdings_, /*limit_bytes=*/0, request_.spent);
     result_.peak_bytes.clear();
     result_.least_bytes.clear();
     for (size_t rank = 0; rank < holdings_.ranks.size(); ++rank) {

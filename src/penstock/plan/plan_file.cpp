@@ -206,7 +206,9 @@ class Reader {
   }
 
   void require_valid(config::Recipe recipe) const {
-    recipe.train.clip = 0;  // no key of a plan; the recipe that is trained says it
+    // No keys of a plan: the recipe that is trained says them.
+    recipe.train.clip = 0;
+    recipe.model.vocabulary = std::max<int64_t>(recipe.model.vocabulary, 256);
     try {
       config::validate(recipe);
     } catch (const ConfigError& error) {
@@ -538,7 +540,11 @@ void require_plan_of(const PlanFile& file,
     const bool is_same = option.key == "plan.memory"
                              ? recipe.plan.memory_bytes() == planned.plan.memory_bytes()
                              : option.get(recipe) == option.get(planned);
-    if (option.key == "plan.costs" || !is_in_file(option) || is_open || is_same) {
+    // What the plan's layout has no use for, it has settled by itself.
+    const bool is_settled = (planned.plan.pipeline == 1 &&
+                             (option.key == "plan.schedule" || option.key == "plan.cuts")) ||
+                            (planned.plan.data == 1 && option.key == "plan.shard");
+    if (option.key == "plan.costs" || !is_in_file(option) || is_open || is_same || is_settled) {
       continue;
     }
     throw ConfigError(cat(origin,
@@ -550,8 +556,16 @@ void require_plan_of(const PlanFile& file,
                           config::format_value(option.get(recipe)),
                           kHint));
   }
-  if (!recipe.plan.costs.empty() &&
-      format_costs(read_costs(recipe.plan.costs)) != format_costs(file.costs)) {
+  if (recipe.plan.costs.empty()) {
+    return;
+  }
+  CostTable costs = read_costs(recipe.plan.costs);
+  // Of one rank these were found on the device, whatever the table says.
+  if (planned.plan.ranks() == 1) {
+    costs.held = file.costs.held;
+    costs.target_bytes = file.costs.target_bytes;
+  }
+  if (format_costs(costs) != format_costs(file.costs)) {
     throw ConfigError(
         cat(origin, " was made with other costs than plan.costs = ", recipe.plan.costs, kHint));
   }

@@ -206,14 +206,18 @@ Outcome plan_one(const Request& request, const CostTable& costs, const Machine& 
   OneRankRequest one{.recompute = parse_recompute(options.recompute, options.memory_bytes() > 0),
                      .limit_bytes = options.memory_bytes(),
                      .micro_batches = static_cast<int32_t>(options.micro_batches),
-                     .rotor = request.rotor};
+                     .rotor = request.rotor,
+                     .spent = &outcome.spent};
   if (request.holdings) {
     one.holdings = *request.holdings;
   } else if (request.model.is_known()) {
     one.holdings = whole_holdings(request.model, machine);
   }
-  const SpentScope scope(&outcome.spent, "one rank");
-  OneRankAnswer answer = solve_one_rank(costs, one);
+  OneRankAnswer answer;
+  {
+    const SpentScope scope(&outcome.spent, "one rank");
+    answer = solve_one_rank(costs, one);
+  }
   outcome.is_feasible = answer.is_feasible;
   outcome.plan.options = settle(options, machine);
   outcome.plan.options.recompute = recompute_name(one.recompute);
@@ -265,10 +269,12 @@ Outcome take_plan(const Plan& plan,
                   const CostTable& costs,
                   const Machine& machine) {
   Outcome outcome{.is_feasible = true, .plan = plan};
-  // Without a limit first: verify would refuse what a plan edited by hand no longer keeps, and the
-  // caller says it better.
+  // Without a limit: that one that was edited by hand does not fit is no unsoundness.
   outcome.program = lower_plan(
       plan, ground_of(request, costs, machine), request.updates, /*limit_bytes=*/0, &outcome.spent);
+  if (const program::Verdict verdict = program::verify(outcome.program); !verdict.is_sound()) {
+    throw ConfigError(cat("the plan's program is unsound: ", verdict.violation->text));
+  }
   measure_program(outcome);
   outcome.least_bytes = outcome.peak_bytes;
   for (program::RankProgram& rank : outcome.program.ranks) {

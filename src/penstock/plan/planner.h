@@ -1,9 +1,9 @@
 // The planner: from what the user asks for, what layers cost and what the machine has, to a plan of
 // the step, or to the reasons why there is none. One function for one rank and for many.
 //
-// Deciders, each in its file: layouts.h (mesh, and what replicas divide), pipeline_solver.h
-// (schedule), cuts.h (cuts), slots.h (what each micro-batch in flight keeps), one_rank.h (what one
-// rank keeps: exact). Outcome::spent says how long each took.
+// Deciders, each in its file: pipeline_solver.h (schedule), cuts.h (cuts), slots.h (what each
+// micro-batch in flight keeps), one_rank.h (what one rank keeps: exact). Around it, layouts.h calls
+// it for every mesh that the ranks allow. Outcome::spent says how long each took.
 #pragma once
 
 #include <cstdint>

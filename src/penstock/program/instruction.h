@@ -35,15 +35,33 @@ enum class Op : uint8_t {
   Exchange,        // replicas average what they have made ready, compressed
   Step,            // the optimizer moves units
 };
-inline constexpr size_t kNumOps = static_cast<size_t>(Op::Step) + 1;
+inline constexpr size_t kNumOps = static_cast<size_t>(Op::Step) + 1;  // Step stays the last
 
-// In the order of the enumeration. A table with a row for each op is a std::array of kNumOps rows:
-// an op without one does not compile.
+// A table with a row for each op, in the order of the enumeration.
 template <typename Row>
 using OpTable = std::array<Row, kNumOps>;
 template <typename Row>
 constexpr const Row& row_of(const OpTable<Row>& table, Op op) {
   return table[static_cast<size_t>(op)];
+}
+
+template <typename Row>
+struct OpRow {
+  Op op;
+  Row row;
+};
+// Makes one, and does not compile where an op has no row, or another's.
+template <typename Row, size_t N>
+consteval OpTable<Row> op_table(const OpRow<Row> (&rows)[N]) {
+  static_assert(N == kNumOps, "an op without a row, or a row too many");
+  OpTable<Row> table = {};
+  for (size_t i = 0; i < N; ++i) {
+    if (rows[i].op != static_cast<Op>(i)) {
+      throw "rows that are not in the order of the ops";
+    }
+    table[i] = rows[i].row;
+  }
+  return table;
 }
 
 // A link is what goes out to a peer, an inlet what comes in from one: a line carries both at once.

@@ -15,26 +15,26 @@ struct OpTraits {
   bool is_transfer = false, is_collective = false, is_at_layer = false, contributes = false;
 };
 
-constexpr OpTable<OpTraits> kTraits = {{
-    {.name = "forward", .is_at_layer = true},
-    {.name = "loss", .is_at_layer = true, .contributes = true},
-    {.name = "backward", .is_at_layer = true, .contributes = true},
-    {.name = "backward-input", .is_at_layer = true},
-    {.name = "backward-weight", .is_at_layer = true, .contributes = true},
-    {.name = "send", .is_transfer = true},
-    {.name = "receive", .is_transfer = true},
-    {.name = "drop"},
-    {.name = "stash"},
-    {.name = "gather", .is_collective = true},
-    {.name = "reduce", .is_collective = true},
-    {.name = "add"},
-    {.name = "sketch"},
-    {.name = "squares"},
-    {.name = "decide"},
-    {.name = "prepare"},
-    {.name = "exchange", .is_collective = true},
-    {.name = "step"},
-}};
+constexpr OpTable<OpTraits> kTraits = op_table<OpTraits>({
+    {Op::Forward, {.name = "forward", .is_at_layer = true}},
+    {Op::Loss, {.name = "loss", .is_at_layer = true, .contributes = true}},
+    {Op::Backward, {.name = "backward", .is_at_layer = true, .contributes = true}},
+    {Op::BackwardInput, {.name = "backward-input", .is_at_layer = true}},
+    {Op::BackwardWeight, {.name = "backward-weight", .is_at_layer = true, .contributes = true}},
+    {Op::Send, {.name = "send", .is_transfer = true}},
+    {Op::Receive, {.name = "receive", .is_transfer = true}},
+    {Op::Drop, {.name = "drop"}},
+    {Op::Stash, {.name = "stash"}},
+    {Op::Gather, {.name = "gather", .is_collective = true}},
+    {Op::Reduce, {.name = "reduce", .is_collective = true}},
+    {Op::Add, {.name = "add"}},
+    {Op::Sketch, {.name = "sketch"}},
+    {Op::Squares, {.name = "squares"}},
+    {Op::Decide, {.name = "decide"}},
+    {Op::Prepare, {.name = "prepare"}},
+    {Op::Exchange, {.name = "exchange", .is_collective = true}},
+    {Op::Step, {.name = "step"}},
+});
 
 // What a persistent value is for people; those of a label have that.
 std::string_view held_name(ValueKind kind) {

@@ -43,26 +43,26 @@ class RankCheck {
   using Check = void (RankCheck::*)(const Instruction&);
   void check_meaning(const Instruction& instruction) {
     // What each operation demands of its values, in the order of Op.
-    static constexpr OpTable<Check> kChecks = {{
-        &RankCheck::check_forward,
-        &RankCheck::check_loss,
-        &RankCheck::check_backward,
-        &RankCheck::check_backward,
-        &RankCheck::check_backward_weight,
-        &RankCheck::check_transfer,
-        &RankCheck::check_transfer,
-        &RankCheck::check_drop,
-        &RankCheck::check_stash,
-        &RankCheck::check_gather,
-        &RankCheck::check_reduce,
-        &RankCheck::check_add,
-        &RankCheck::check_sketch,
-        &RankCheck::check_squares,
-        &RankCheck::check_decide,
-        &RankCheck::check_prepare,
-        &RankCheck::check_exchange,
-        &RankCheck::check_step,
-    }};
+    static constexpr OpTable<Check> kChecks = op_table<Check>({
+        {Op::Forward, &RankCheck::check_forward},
+        {Op::Loss, &RankCheck::check_loss},
+        {Op::Backward, &RankCheck::check_backward},
+        {Op::BackwardInput, &RankCheck::check_backward},
+        {Op::BackwardWeight, &RankCheck::check_backward_weight},
+        {Op::Send, &RankCheck::check_transfer},
+        {Op::Receive, &RankCheck::check_transfer},
+        {Op::Drop, &RankCheck::check_drop},
+        {Op::Stash, &RankCheck::check_stash},
+        {Op::Gather, &RankCheck::check_gather},
+        {Op::Reduce, &RankCheck::check_reduce},
+        {Op::Add, &RankCheck::check_add},
+        {Op::Sketch, &RankCheck::check_sketch},
+        {Op::Squares, &RankCheck::check_squares},
+        {Op::Decide, &RankCheck::check_decide},
+        {Op::Prepare, &RankCheck::check_prepare},
+        {Op::Exchange, &RankCheck::check_exchange},
+        {Op::Step, &RankCheck::check_step},
+    });
     if (static_cast<size_t>(instruction.op) >= kNumOps) {
       lives_.refuse("no such operation");
     }

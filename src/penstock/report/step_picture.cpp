@@ -80,26 +80,26 @@ BarKind forward_kind(const Instruction& instruction, bool has_run) {
 }
 
 // In the order of Op.
-constexpr program::OpTable<BarKind> kKinds = {{
-    BarKind::Forward,
-    BarKind::Loss,
-    BarKind::Backward,
-    BarKind::BackwardInput,
-    BarKind::BackwardWeight,
-    BarKind::Send,
-    BarKind::Receive,
-    BarKind::Drop,
-    BarKind::Stash,
-    BarKind::Gather,
-    BarKind::Reduce,
-    BarKind::Add,
-    BarKind::Sketch,
-    BarKind::Squares,
-    BarKind::Decide,
-    BarKind::Prepare,
-    BarKind::Exchange,
-    BarKind::Step,
-}};
+constexpr program::OpTable<BarKind> kKinds = program::op_table<BarKind>({
+    {program::Op::Forward, BarKind::Forward},
+    {program::Op::Loss, BarKind::Loss},
+    {program::Op::Backward, BarKind::Backward},
+    {program::Op::BackwardInput, BarKind::BackwardInput},
+    {program::Op::BackwardWeight, BarKind::BackwardWeight},
+    {program::Op::Send, BarKind::Send},
+    {program::Op::Receive, BarKind::Receive},
+    {program::Op::Drop, BarKind::Drop},
+    {program::Op::Stash, BarKind::Stash},
+    {program::Op::Gather, BarKind::Gather},
+    {program::Op::Reduce, BarKind::Reduce},
+    {program::Op::Add, BarKind::Add},
+    {program::Op::Sketch, BarKind::Sketch},
+    {program::Op::Squares, BarKind::Squares},
+    {program::Op::Decide, BarKind::Decide},
+    {program::Op::Prepare, BarKind::Prepare},
+    {program::Op::Exchange, BarKind::Exchange},
+    {program::Op::Step, BarKind::Step},
+});
 
 }  // namespace
 

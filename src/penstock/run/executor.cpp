@@ -36,7 +36,7 @@ size_t find_update(const program::RankProgram& rank, bool is_evaluation) {
   return at - 1;
 }
 
-// Replicas have divided the gradients, or only what is done with their sums.
+// Each replica steps its own slices alone.
 bool is_sharded(const program::RankProgram& rank) {
   return std::any_of(rank.persistent.begin(), rank.persistent.end(), [&](ValueId id) {
     return rank.value(id).kind == ValueKind::State && !rank.value(id).slices.empty();
@@ -340,26 +340,26 @@ void Executor::begin_record() {
 void Executor::execute(const Instruction& instruction, Step& step) {
   using Run = void (Executor::*)(const Instruction&, Step&);
   // What each operation does, in the order of Op.
-  static constexpr program::OpTable<Run> kRuns = {{
-      &Executor::forward,
-      &Executor::loss,
-      &Executor::backward,
-      &Executor::backward,
-      &Executor::backward_weight,
-      &Executor::send,
-      &Executor::receive,
-      &Executor::drop,
-      &Executor::stash,
-      &Executor::gather,
-      &Executor::reduce,
-      &Executor::add,
-      &Executor::sketch,
-      &Executor::squares,
-      &Executor::decide,
-      &Executor::prepare,
-      &Executor::exchange,
-      &Executor::move,
-  }};
+  static constexpr program::OpTable<Run> kRuns = program::op_table<Run>({
+      {program::Op::Forward, &Executor::forward},
+      {program::Op::Loss, &Executor::loss},
+      {program::Op::Backward, &Executor::backward},
+      {program::Op::BackwardInput, &Executor::backward},
+      {program::Op::BackwardWeight, &Executor::backward_weight},
+      {program::Op::Send, &Executor::send},
+      {program::Op::Receive, &Executor::receive},
+      {program::Op::Drop, &Executor::drop},
+      {program::Op::Stash, &Executor::stash},
+      {program::Op::Gather, &Executor::gather},
+      {program::Op::Reduce, &Executor::reduce},
+      {program::Op::Add, &Executor::add},
+      {program::Op::Sketch, &Executor::sketch},
+      {program::Op::Squares, &Executor::squares},
+      {program::Op::Decide, &Executor::decide},
+      {program::Op::Prepare, &Executor::prepare},
+      {program::Op::Exchange, &Executor::exchange},
+      {program::Op::Step, &Executor::move},
+  });
   (this->*program::row_of(kRuns, instruction.op))(instruction, step);
 }
 

@@ -111,6 +111,8 @@ void Executor::gather(const Instruction& instruction, Step& step) {
                 step);
 }
 
+// On a line: over the replicas, while the rank computes (plan/shard.cpp). On compute: over the stages
+// that have a tied table (plan/update.cpp).
 void Executor::reduce(const Instruction& instruction, Step& step) {
   if (instruction.resource.kind != program::ResourceKind::Line) {
     return reduce_over_stages(instruction, step);

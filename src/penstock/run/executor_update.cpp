@@ -14,7 +14,8 @@ using program::Instruction;
 
 namespace {
 
-// Elements of a gradient that go between stages at once: what comes in needs room for so many.
+// Elements of a gradient that go between stages at once: what comes in needs room for so many, which
+// plan/update.h counts (kStageExchangeBytes).
 constexpr int64_t kAtOnce = int64_t{1} << 20;
 
 }  // namespace

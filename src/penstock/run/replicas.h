@@ -62,9 +62,6 @@ class Replicas {
   int32_t size() const { return group_->size(); }
   int32_t rank() const { return group_->rank(); }
 
-  // What it holds during the whole run.
-  static int64_t working_bytes() { return comm::Collectives::kStaging; }
-
   // These start, and return at once; what they work on must stay until it was waited for. All
   // replicas ask for the same in the same order. `what` names it where a rank waits in vain.
   //

@@ -117,8 +117,14 @@ plan::Machine probe_machine(const config::Recipe& recipe, comm::Group& group) {
     return machine;
   }
   if (!recipe.plan.costs.empty()) {
-    machine.between_nodes = machine.within_node = link_of_table(recipe.plan.costs, group);
-    return machine;
+    const plan::LinkCost link = link_of_table(recipe.plan.costs, group);
+    // Of a table that has none, messages of a pipeline cost nothing. Replicas and layouts cannot be
+    // weighed without: those are probed.
+    const bool is_pipeline = recipe.plan.pipeline == group.size();
+    if (link != plan::LinkCost() || is_pipeline) {
+      machine.between_nodes = machine.within_node = link;
+      return machine;
+    }
   }
   machine.between_nodes = machine.within_node = probe_link(group);
   machine.ranks_per_node = group.shares_memory() ? group.size() : find_ranks_per_node(group);
@@ -142,12 +148,16 @@ plan::Machine probe_machine(const config::Recipe& recipe, int64_t ranks) {
   if (ranks == 1) {
     return machine;
   }
-  comm::run_local(static_cast<int32_t>(ranks), [&](comm::Group& group) {
+  // What a message takes between a few says what it takes between many.
+  constexpr int64_t kMostThreads = 8;
+  const int64_t threads = std::min(ranks, kMostThreads);
+  comm::run_local(static_cast<int32_t>(threads), [&](comm::Group& group) {
     const plan::Machine found = probe_machine(recipe, group);
     if (group.rank() == 0) {
       machine = found;
     }
   });
+  machine.ranks_per_node = static_cast<int32_t>(ranks);
   return machine;
 }
 

@@ -82,14 +82,15 @@ void forget_steps(optim::Optimizer& optimizer) {
 
 void require_table_of(const plan::CostTable& table,
                       const plan::CostTable& model,
-                      const std::string& origin) {
+                      const TableOrigin& origin) {
   if (table.layers.size() != model.layers.size()) {
-    throw ConfigError(cat(origin,
+    throw ConfigError(cat(origin.name,
                           " has ",
                           table.layers.size(),
                           " layers, the model has ",
                           model.layers.size(),
-                          "; measure again with penstock profile"));
+                          "; ",
+                          origin.remedy));
   }
   for (size_t i = 0; i < table.layers.size(); ++i) {
     const plan::LayerCost& ours = model.layers[i];
@@ -100,7 +101,7 @@ void require_table_of(const plan::CostTable& table,
     const bool has_ways = std::equal(
         ours.ways.begin(), ours.ways.end(), theirs.ways.begin(), theirs.ways.end(), same_name);
     if (!has_ways || ours.output_bytes != theirs.output_bytes) {
-      throw ConfigError(cat(origin,
+      throw ConfigError(cat(origin.name,
                             ": layer ",
                             i,
                             " (",
@@ -111,8 +112,8 @@ void require_table_of(const plan::CostTable& table,
                             ours.name,
                             " (",
                             format_count(ours.output_bytes),
-                            " bytes out) or has other save modes; measure again with penstock "
-                            "profile"));
+                            " bytes out) or has other save modes; ",
+                            origin.remedy));
     }
   }
 }
@@ -172,7 +173,7 @@ std::string first_understatement(const plan::CostTable& table,
 
 // The plan stays; only its program is written again with the bytes of `measured`.
 void prove_with(const plan::CostTable& measured,
-                const std::string& origin,
+                const TableOrigin& origin,
                 const plan::CostTable& table,
                 const std::optional<plan::Holdings>& holdings,
                 plan::Outcome& result) {
@@ -202,7 +203,7 @@ void prove_with(const plan::CostTable& measured,
   const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
   if (limit > 0 && peak > limit) {
     throw Error(ExitCode::Negative,
-                cat(origin,
+                cat(origin.name,
                     " promises a peak of ",
                     format_count(result.most_peak_bytes()),
                     " bytes, but with the bytes measured here the same plan needs ",
@@ -211,7 +212,8 @@ void prove_with(const plan::CostTable& measured,
                     format_count(limit),
                     ": ",
                     first_understatement(table, measured, result.plan.one_rank_operations()),
-                    "; measure again with penstock profile"));
+                    "; ",
+                    origin.remedy));
   }
   program.ranks.front().limit_bytes = limit;
   result.program = std::move(program);
@@ -241,6 +243,14 @@ struct Built {
 };
 
 }  // namespace
+
+TableOrigin table_of_recipe(const config::Recipe& recipe) {
+  return {cat("plan.costs = ", recipe.plan.costs), "measure again with penstock profile"};
+}
+
+TableOrigin table_of_plan() {
+  return {"the plan's costs.table", "plan again with penstock plan --out"};
+}
 
 plan::CostTable measure_costs(const config::Recipe& recipe,
                               const model::Chain& chain,
@@ -335,7 +345,7 @@ Planned make_plan(const config::Recipe& recipe,
                   optim::Optimizer& optimizer,
                   const plan::RotorOptions& rotor) {
   Planned planned{find_costs(recipe, chain, parameters, optimizer), {}};
-  const std::string origin = cat("plan.costs = ", recipe.plan.costs);
+  const TableOrigin origin = table_of_recipe(recipe);
   std::optional<plan::CostTable> measured;
   if (!recipe.plan.costs.empty()) {
     measured = measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
@@ -433,7 +443,7 @@ Planned take_plan(const config::Recipe& recipe,
   Planned planned{given.costs, {}};
   const plan::CostTable measured =
       measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-  require_table_of(planned.costs, measured, "the plan's costs.table");
+  require_table_of(planned.costs, measured, table_of_plan());
   planned.costs.target_bytes = measured.target_bytes;
   const plan::Request request = plan_request(recipe, find_holdings(recipe, parameters));
   planned.result = plan::take_plan(given.plan, request, planned.costs, given.machine);
@@ -444,7 +454,15 @@ Planned take_plan(const config::Recipe& recipe,
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
   }
-  prove_with(measured, "the plan's costs.table", planned.costs, request.holdings, planned.result);
+  prove_with(measured, table_of_plan(), planned.costs, request.holdings, planned.result);
+  if (!can_be_placed(planned.result.program, chain, parameters, recipe)) {
+    throw Error(ExitCode::Negative,
+                cat("the GPU's allocator cannot place a step of ",
+                    format_bytes(planned.result.most_peak_bytes()),
+                    " within the plan's plan.memory = ",
+                    recipe.plan.memory,
+                    ", for what is free lies in pieces; plan again with a smaller --memory"));
+  }
   log_info("plan: ", report::plan_line(planned.result));
   return planned;
 }
@@ -458,7 +476,9 @@ plan::CostTable measure_recipe(const config::Recipe& recipe) {
   if (recipe.plan.ranks() > 1) {
     const device::Device device = open_device(recipe);
     plan::CostTable table = measure_pipeline(recipe, make_chain(recipe.model, device), device);
-    table.link = probe_machine(recipe, recipe.plan.ranks()).within_node;
+    config::Recipe measured = recipe;
+    measured.plan.costs.clear();  // it is about to be written
+    table.link = probe_machine(measured, recipe.plan.ranks()).within_node;
     return table;
   }
   Built built(recipe);

@@ -15,6 +15,14 @@
 
 namespace penstock::train {
 
+// Where a cost table that was not measured now comes from, for messages, and what to do about it.
+struct TableOrigin {
+  std::string name;  // "plan.costs = costs.json"
+  std::string remedy;
+};
+TableOrigin table_of_recipe(const config::Recipe& recipe);
+TableOrigin table_of_plan();
+
 struct CostOptions {
   bool only_bytes = false;
   bool is_quick = false;         // few rounds: to compare, not to promise

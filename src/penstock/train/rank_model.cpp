@@ -46,9 +46,9 @@ model::Part kinds_of(const model::Chain& chain) {
 void require_table_of(const plan::CostTable& table,
                       const model::Chain& chain,
                       const config::Recipe& recipe,
-                      const std::string& origin) {
+                      const TableOrigin& origin) {
   const auto refuse = [&](const std::string& what) {
-    throw ConfigError(cat(origin, " ", what, "; measure again with penstock profile"));
+    throw ConfigError(cat(origin.name, " ", what, "; ", origin.remedy));
   };
   if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
     refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
@@ -160,7 +160,7 @@ plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
     return measure_pipeline(recipe, chain, device);
   }
   plan::CostTable table = plan::read_costs(recipe.plan.costs);
-  require_table_of(table, chain, recipe, cat("plan.costs = ", recipe.plan.costs));
+  require_table_of(table, chain, recipe, table_of_recipe(recipe));
   return table;
 }
 
@@ -260,7 +260,10 @@ program::Program plan_updates(const config::Recipe& recipe,
     plan::Request request = plan_request(recipe, chain);
     request.updates = static_cast<int32_t>(updates);
     request.options.cuts = model.planned.result.plan.options.cuts;
-    const plan::Outcome result = plan::make_plan(request, model.planned.costs, model.machine);
+    const plan::Outcome result =
+        model.is_given ? plan::take_plan(
+                             model.planned.result.plan, request, model.planned.costs, model.machine)
+                       : plan::make_plan(request, model.planned.costs, model.machine);
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative,
                   cat(updates,
@@ -286,12 +289,13 @@ void plan_together(const config::Recipe& recipe,
   std::string text;
   const PatientScope patience(group);
   made.machine = given ? given->machine : probe_machine(recipe, group);
+  made.is_given = given != nullptr;
   const bool has_measured = group.rank() == 0 && recipe.plan.costs.empty() && !given;
   if (group.rank() == 0) {
     made.planned.costs = given ? given->costs : find_pipeline_costs(recipe, chain, device);
     const plan::Request request = plan_request(recipe, chain);
     if (given) {
-      require_table_of(made.planned.costs, chain, recipe, "the plan's costs.table");
+      require_table_of(made.planned.costs, chain, recipe, table_of_plan());
       made.planned.result = plan::take_plan(given->plan, request, made.planned.costs, made.machine);
     } else {
       made.planned.result = plan::make_plan(request, made.planned.costs, made.machine);

@@ -45,6 +45,7 @@ struct RankModel {
   std::unique_ptr<optim::Optimizer> optimizer;
   plan::Machine machine;                 // that was planned for
   Planned planned;                       // the program of all ranks
+  bool is_given = false;                 // the plan was made before: nothing is decided again
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted
   std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };

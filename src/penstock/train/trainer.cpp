@@ -70,7 +70,7 @@ data::Batch next_batches(data::Loader& loader, int64_t count) {
 
 }  // namespace
 
-// Those that one run of a program takes: one, or several of an asynchronous pipeline, which has
+// The training steps that one run of a program takes: one, or several of an asynchronous pipeline, which has
 // updates between its micro-batches.
 struct Trainer::Steps {
   int64_t before = 0;  // steps done when they began
@@ -149,7 +149,8 @@ void Trainer::train() {
   }
 }
 
-// One training step: a batch through the program, whose last instruction is the update. Or several,
+// One training step: a batch through the program, whose last instructions are the update (squares,
+// decide, step). Or several,
 // of an asynchronous pipeline.
 void Trainer::take_steps() {
   TrainerParts& parts = *parts_;
@@ -158,6 +159,7 @@ void Trainer::take_steps() {
   Steps steps{.before = before,
               .count = steps_at_once(parts.recipe, before),
               .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
+  // Which program: replicas may exchange something else from one step to the next.
   TrainerParts::Variant& variant = parts.next_variant(steps.count);
   run::Executor& executor = *variant.executor;
   const data::Batch batch = next_batches(*parts.loader, steps.count);
