@@ -40,8 +40,6 @@ std::vector<ExchangeBytes> find_exchanges(const Plan& plan,
   return all;
 }
 
-}  // namespace
-
 Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates) {
   Pipeline pipeline{.schedule = plan.schedule(updates),
                     .cuts = plan.cuts(static_cast<int32_t>(ground.costs.layers.size())),
@@ -58,6 +56,8 @@ Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates) {
                               : weight_bytes_by_rank(ground.costs, pipeline);
   return pipeline;
 }
+
+}  // namespace
 
 program::Program lower_plan(
     const Plan& plan, const Ground& ground, int32_t updates, int64_t limit_bytes, Spent* spent) {

@@ -23,10 +23,7 @@ struct Ground {
   const std::optional<Holdings>& holdings;
 };
 
-// Of so many updates; more than one for asynchronous schedules alone.
-Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates);
-
-// limit_bytes: of every rank; 0: none.
+// Of so many updates, more than one for asynchronous schedules alone. limit_bytes: of every rank; 0: none.
 program::Program lower_plan(const Plan& plan,
                             const Ground& ground,
                             int32_t updates,

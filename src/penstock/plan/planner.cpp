@@ -91,11 +91,14 @@ std::string binding_at(const program::Program& program, size_t rank, int32_t ins
                         program.ranks[rank].instructions[static_cast<size_t>(instruction)]);
 }
 
-// Proves the outcome's program, and takes seconds and bytes from it.
-void measure_program(Outcome& outcome) {
+// Proves the outcome's program, and takes seconds and bytes from it. Returns what is unsound about
+// it, or nothing.
+std::string measure_program(Outcome& outcome) {
   const SpentScope scope(&outcome.spent, "verify and simulate");
   const program::Verdict verdict = program::verify(outcome.program);
-  PENSTOCK_CHECK(verdict.is_sound(), "an unsound program: ", verdict.violation->text);
+  if (!verdict.is_sound()) {
+    return verdict.violation->text;
+  }
   outcome.peak_bytes.clear();
   outcome.binding.clear();
   for (size_t rank = 0; rank < outcome.program.ranks.size(); ++rank) {
@@ -108,6 +111,7 @@ void measure_program(Outcome& outcome) {
   const SentBytes sent = count_sent(outcome.program);
   outcome.sent_bytes = sent.all;
   outcome.gathered_again_bytes = sent.gathered_again;
+  return "";
 }
 
 // What is kept gathered depends on what else the rank has: the cuts come first, as if there were no
@@ -181,7 +185,8 @@ Outcome plan_ranks(const Request& request, const CostTable& costs, const Machine
                                /*updates=*/1,
                                outcome.is_feasible ? outcome.limit_bytes() : 0,
                                &outcome.spent);
-  measure_program(outcome);
+  const std::string fault = measure_program(outcome);
+  PENSTOCK_CHECK(fault.empty(), "an unsound program: ", fault);
   for (size_t rank = 0; rank < outcome.peak_bytes.size(); ++rank) {
     const auto stage = static_cast<size_t>(outcome.program.stage_of(static_cast<int32_t>(rank)));
     outcome.least_bytes.push_back(
@@ -272,10 +277,9 @@ Outcome take_plan(const Plan& plan,
   // Without a limit: that one that was edited by hand does not fit is no unsoundness.
   outcome.program = lower_plan(
       plan, ground_of(request, costs, machine), request.updates, /*limit_bytes=*/0, &outcome.spent);
-  if (const program::Verdict verdict = program::verify(outcome.program); !verdict.is_sound()) {
-    throw ConfigError(cat("the plan's program is unsound: ", verdict.violation->text));
+  if (const std::string fault = measure_program(outcome); !fault.empty()) {
+    throw ConfigError(cat("the plan's program is unsound: ", fault));
   }
-  measure_program(outcome);
   outcome.least_bytes = outcome.peak_bytes;
   for (program::RankProgram& rank : outcome.program.ranks) {
     rank.limit_bytes = outcome.limit_bytes();

@@ -361,7 +361,7 @@ Planned make_plan(const config::Recipe& recipe,
     }
     return planned.result.is_feasible;
   };
-  // A GPU's memory can be free and yet in pieces. Where the allocator cannot place a plan, one that
+  // A GPU's memory can be free and yet fragmented. Where the allocator cannot place a plan, one that
   // uses a little less is tried.
   const int64_t limit = recipe.plan.memory_bytes();
   constexpr int kTries = 5;
@@ -377,7 +377,7 @@ Planned make_plan(const config::Recipe& recipe,
                       format_bytes(peak),
                       " within plan.memory = ",
                       recipe.plan.memory,
-                      ", for what is free lies in pieces; try a little more, or more "
+                      ", for free memory is fragmented; try a little more, or more "
                       "plan.micro_batches"));
     }
     log_info("the allocator cannot place a step of ",
@@ -461,7 +461,7 @@ Planned take_plan(const config::Recipe& recipe,
                     format_bytes(planned.result.most_peak_bytes()),
                     " within the plan's plan.memory = ",
                     recipe.plan.memory,
-                    ", for what is free lies in pieces; plan again with a smaller --memory"));
+                    ", for free memory is fragmented; plan again with a smaller --memory"));
   }
   log_info("plan: ", report::plan_line(planned.result));
   return planned;
