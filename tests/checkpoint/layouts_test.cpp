@@ -253,7 +253,8 @@ struct Rank {
   }
 
   fs::path save(const TrainState& state, comm::Group& group) const {
-    return save_ranks(recipe, chain, parts, layout.mesh(), *parameters, *optimizer, state, group);
+    return checkpoint::save(
+        recipe, chain, parts, layout.mesh(), *parameters, *optimizer, state, group);
   }
   TrainState load(const fs::path& folder, comm::Group& group) {
     return checkpoint::load(folder, recipe, *parameters, *optimizer, group);
@@ -341,7 +342,8 @@ TEST(CheckpointLayouts, OneRankAloneWritesTheSame) {
   Rank alone({}, recipe, 0, Sorts::Plain);
   alone.fill();
   alone.optimizer->set_steps_done(3);
-  const fs::path of_one = save(recipe, *alone.parameters, *alone.optimizer, {.step = 2});
+  const fs::path of_one =
+      checkpoint::save(recipe, alone.chain, *alone.parameters, *alone.optimizer, {.step = 2});
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "recipe.toml"}) {
     EXPECT_TRUE(read_text_file(of_one / name) == read_text_file(of_two / name)) << name;
   }

@@ -65,7 +65,7 @@ TEST(LoadMemory, IsTheShareOfTheRankAndAFewMebibytes) {
   {
     const model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
     const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-    saved = save(recipe, parameters, *optimizer, {.step = 1});
+    saved = save(recipe, chain, parameters, *optimizer, {.step = 1});
   }
   ASSERT_GT(std::filesystem::file_size(saved / "optimizer.safetensors"), 100'000'000u);
 

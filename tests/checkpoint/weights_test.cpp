@@ -112,8 +112,11 @@ TEST(Checkpoint, LoadsWhatWasSaved) {
   const TempFolder folder;
   TestRun saved(small_recipe(folder.path()), 1), loaded(small_recipe(folder.path()), 2);
   saved.optimizer->set_steps_done(7);
-  const fs::path place =
-      save(saved.recipe, saved.parameters, *saved.optimizer, {.step = 7, .samples_seen = 56});
+  const fs::path place = save(saved.recipe,
+                              saved.chain,
+                              saved.parameters,
+                              *saved.optimizer,
+                              {.step = 7, .samples_seen = 56});
   EXPECT_EQ(place.filename(), "step-00000007");
   const TrainState state = load(place, loaded.recipe, loaded.parameters, *loaded.optimizer);
   EXPECT_EQ(state.step, 7);
@@ -128,7 +131,7 @@ TEST(Checkpoint, LoadsWhatWasSaved) {
 TEST(Checkpoint, RefusesAnotherModelAndAnotherOptimizer) {
   const TempFolder folder;
   TestRun saved(small_recipe(folder.path()), 1);
-  const fs::path place = save(saved.recipe, saved.parameters, *saved.optimizer, {});
+  const fs::path place = save(saved.recipe, saved.chain, saved.parameters, *saved.optimizer, {});
   config::Recipe other = saved.recipe;
   other.model.heads = 2;
   TestRun heads(other, 1);
@@ -147,7 +150,8 @@ TEST(Checkpoint, RefusesAnotherModelAndAnotherOptimizer) {
 TEST(Checkpoint, AHeadOfItsOwnIsSavedAndLoadedAndATiedOneRefused) {
   const TempFolder folder;
   TestRun saved(untied_recipe(folder.path()), 1), loaded(untied_recipe(folder.path()), 2);
-  const fs::path place = save(saved.recipe, saved.parameters, *saved.optimizer, {.step = 3});
+  const fs::path place =
+      save(saved.recipe, saved.chain, saved.parameters, *saved.optimizer, {.step = 3});
   at::Tensor head = at::empty({256, 32});
   load_tensors(place / "model.safetensors", {{"lm_head.weight", &head}});
   EXPECT_TRUE(at::equal(head, saved.parameters.find("lm_head.weight")->weight));

@@ -88,11 +88,12 @@ TEST_F(GpuCheckpoint, GoesFromTheGpuToTheCpuAndBackBitForBit) {
     TestRun first(recipe, gpu(false), type, 1), between(recipe, open_cpu(), type, 2),
         last(recipe, gpu(false), type, 3);
     first.optimizer->set_steps_done(7);
-    const auto from_gpu = checkpoint::save(recipe, first.parameters, *first.optimizer, {.step = 7});
+    const auto from_gpu =
+        checkpoint::save(recipe, first.chain, first.parameters, *first.optimizer, {.step = 7});
     EXPECT_EQ(checkpoint::load(from_gpu, recipe, between.parameters, *between.optimizer).step, 7);
     expect_same(between, first);
-    const auto from_cpu =
-        checkpoint::save(recipe, between.parameters, *between.optimizer, {.step = 8});
+    const auto from_cpu = checkpoint::save(
+        recipe, between.chain, between.parameters, *between.optimizer, {.step = 8});
     EXPECT_EQ(checkpoint::load(from_cpu, recipe, last.parameters, *last.optimizer).step, 8);
     expect_same(last, first);
     EXPECT_TRUE(last.parameters.flat_weights().is_cuda());

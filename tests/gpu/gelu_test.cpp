@@ -122,7 +122,7 @@ void expect_backward(Type type, const Case& test, Random& random) {
       magnitudes[column] += std::abs(static_cast<double>(out[at]));
     }
   }
-  EXPECT_LT(relative_error(out, reference), tolerance(type));
+  EXPECT_LT(relative_error(out, reference, smallest_step(type)), tolerance(type));
   // Of dx as rounded: float32 sums, whatever the type.
   EXPECT_LT(error_of_sums(bias.download(), sums, magnitudes), 1e-6);
   EXPECT_TRUE(dx.is_guard_intact());

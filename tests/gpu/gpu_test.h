@@ -264,22 +264,31 @@ class Random {
 };
 
 // ||out - reference|| / ||reference|| (||out|| where the reference is all zero). A NaN or an
-// infinity anywhere, or another length, gives infinity: it never passes.
-inline double relative_error(const std::vector<float>& out, const std::vector<double>& reference) {
+// infinity anywhere, or another length, gives infinity: it never passes. Half of `step` is taken off
+// each difference: the smallest subnormal of a type (below), where a result alone may be one.
+inline double relative_error(const std::vector<float>& out,
+                             const std::vector<double>& reference,
+                             double step = 0) {
   if (out.size() != reference.size()) {
     return std::numeric_limits<double>::infinity();
   }
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < out.size(); ++i) {
-    const double difference = static_cast<double>(out[i]) - reference[i];
-    error += difference * difference;
+    const double difference = std::abs(static_cast<double>(out[i]) - reference[i]);
+    const double beyond = difference <= step / 2 ? 0 : difference - step / 2;
+    error += beyond * beyond;
     norm += reference[i] * reference[i];
   }
   if (!std::isfinite(error) || !std::isfinite(norm)) {
     return std::numeric_limits<double>::infinity();
   }
   return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+}
+
+// The distance of the type's numbers next to zero: the others reach far below what tests compute.
+inline double smallest_step(Type type) {
+  return type == Type::Float16 ? 0x1p-24 : 0;
 }
 
 // As relative_error, of sums that may cancel: relative to the sums of their terms' magnitudes, to

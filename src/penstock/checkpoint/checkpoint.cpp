@@ -247,53 +247,16 @@ fs::path write_together(const config::Recipe& recipe,
   }
 }
 
-// `specs`: of the whole model; `left_out`: those that another rank of the pipeline writes.
-fs::path save_part(const config::Recipe& recipe,
-                   const std::vector<model::ParameterSpec>& specs,
-                   const std::set<std::string>& left_out,
-                   const model::Parameters& parameters,
-                   const optim::Optimizer& optimizer,
-                   const TrainState& state,
-                   comm::Group& group) {
-  const std::map<std::string, std::string> metadata{{"format", "pt"}};
-  const int32_t replicas = parameters.replicas();
-  return write_together(recipe,
-                        {{kWeightsName,
-                          SafetensorsLayout(weight_specs(specs), metadata),
-                          weights_to_write(parameters, left_out)},
-                         {kOptimizerName,
-                          SafetensorsLayout(state_specs(specs, optimizer, replicas), metadata),
-                          state_to_write(parameters, optimizer, left_out)}},
-                        state_text(recipe, optimizer, replicas, state),
-                        state,
-                        group);
-}
-
 }  // namespace
 
 fs::path save(const config::Recipe& recipe,
+              const model::Chain& chain,
+              const std::vector<model::Part>& parts,
+              const comm::Mesh& mesh,
               const model::Parameters& parameters,
               const optim::Optimizer& optimizer,
-              const TrainState& state) {
-  std::vector<model::ParameterSpec> specs;
-  for (const model::Parameter& parameter : parameters.all()) {
-    specs.push_back(parameter.spec);
-  }
-  fs::path folder;
-  comm::run_local(1, [&](comm::Group& alone) {
-    folder = save_part(recipe, specs, {}, parameters, optimizer, state, alone);
-  });
-  return folder;
-}
-
-fs::path save_ranks(const config::Recipe& recipe,
-                    const model::Chain& chain,
-                    const std::vector<model::Part>& parts,
-                    const comm::Mesh& mesh,
-                    const model::Parameters& parameters,
-                    const optim::Optimizer& optimizer,
-                    const TrainState& state,
-                    comm::Group& group) {
+              const TrainState& state,
+              comm::Group& group) {
   const comm::Coordinates at = mesh.coordinates(group.rank());
   PENSTOCK_CHECK(group.size() == mesh.ranks() &&
                      mesh.pipeline == static_cast<int32_t>(parts.size()) &&
@@ -308,13 +271,38 @@ fs::path save_ranks(const config::Recipe& recipe,
                  " of ",
                  parts.size(),
                  " stages");
-  std::set<std::string> left_out;
+  std::set<std::string> left_out;  // an earlier stage writes it
   for (int32_t stage = 0; stage < at.pipeline; ++stage) {
     for (const model::ParameterSpec& spec : chain.parameters(parts[static_cast<size_t>(stage)])) {
       left_out.insert(spec.name);
     }
   }
-  return save_part(recipe, chain.parameters(), left_out, parameters, optimizer, state, group);
+  const std::vector<model::ParameterSpec> specs = chain.parameters();
+  const std::map<std::string, std::string> metadata{{"format", "pt"}};
+  const int32_t replicas = parameters.replicas();
+  return write_together(recipe,
+                        {{kWeightsName,
+                          SafetensorsLayout(weight_specs(specs), metadata),
+                          weights_to_write(parameters, left_out)},
+                         {kOptimizerName,
+                          SafetensorsLayout(state_specs(specs, optimizer, replicas), metadata),
+                          state_to_write(parameters, optimizer, left_out)}},
+                        state_text(recipe, optimizer, replicas, state),
+                        state,
+                        group);
+}
+
+fs::path save(const config::Recipe& recipe,
+              const model::Chain& chain,
+              const model::Parameters& parameters,
+              const optim::Optimizer& optimizer,
+              const TrainState& state) {
+  fs::path folder;
+  comm::run_local(1, [&](comm::Group& alone) {
+    folder =
+        save(recipe, chain, {chain.whole()}, comm::Mesh(), parameters, optimizer, state, alone);
+  });
+  return folder;
 }
 
 namespace {

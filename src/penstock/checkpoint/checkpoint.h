@@ -36,24 +36,26 @@ struct TrainState {
   std::optional<optim::LossScaleState> loss_scale;
 };
 
-// Atomic: a kill at any moment leaves the previous checkpoint loadable. Keeps the newest
-// recipe.run.keep. Returns the checkpoint's folder; throws FileError when the disk fails.
+// Of a model that is with the ranks of a mesh, `parts` the layers of each stage. Atomic: a kill at
+// any moment leaves the previous checkpoint loadable. Keeps the newest recipe.run.keep. All ranks
+// call it, and each writes what it has, at the same time; rank 0 has the answer, the checkpoint's
+// folder. The files do not depend on who has what. Where the disk fails one rank, all throw its
+// FileError.
 std::filesystem::path save(const config::Recipe& recipe,
+                           const model::Chain& chain,
+                           const std::vector<model::Part>& parts,
+                           const comm::Mesh& mesh,
+                           const model::Parameters& parameters,
+                           const optim::Optimizer& optimizer,
+                           const TrainState& state,
+                           comm::Group& group);
+
+// The same for the only rank, which has the whole chain.
+std::filesystem::path save(const config::Recipe& recipe,
+                           const model::Chain& chain,
                            const model::Parameters& parameters,
                            const optim::Optimizer& optimizer,
                            const TrainState& state);
-
-// The same for a model that is with the ranks of a mesh, `parts` those of each stage. All ranks
-// call it, and each writes what it has, at the same time; rank 0 has the answer. The files do not
-// depend on who has what. Where the disk fails one rank, all throw its FileError.
-std::filesystem::path save_ranks(const config::Recipe& recipe,
-                                 const model::Chain& chain,
-                                 const std::vector<model::Part>& parts,
-                                 const comm::Mesh& mesh,
-                                 const model::Parameters& parameters,
-                                 const optim::Optimizer& optimizer,
-                                 const TrainState& state,
-                                 comm::Group& group);
 
 // The recipe that the checkpoint `folder` (as from resolve_checkpoint) was written by. Reads the
 // manifest and verifies every file first; with a group, all ranks call it and share the work.

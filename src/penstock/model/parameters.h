@@ -64,6 +64,9 @@ class Parameters {
   const device::Device& device() const { return device_; }
 
   program::Shard shard() const { return shard_; }
+  // Between steps, what layers see is the same at every replica. False: each has its slices alone,
+  // and gathers the rest when layers need it.
+  bool has_common_weights() const { return shard_ != program::Shard::Parameters; }
   int32_t replicas() const { return replicas_; }
   int32_t replica() const { return replica_; }
 

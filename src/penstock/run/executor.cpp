@@ -95,7 +95,8 @@ Executor::Executor(const program::Program& program,
                      : make_transfers(*group, parameters.device(), routes_of(program))),
       chain_(chain),
       parameters_(parameters),
-      stopwatch_(device::make_stopwatch(parameters.device().where)) {
+      stopwatch_(device::make_stopwatch(parameters.device().where)),
+      inputs_(parameters.device()) {
   PENSTOCK_CHECK(program.loss_index() == chain.size(),
                  "a program of ",
                  program.loss_index(),
@@ -265,9 +266,7 @@ void Executor::give_inputs(Step& step) {
         given.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
     const at::Tensor part = whole.narrow(
         0, step.first_sample + given.micro_batch * step.samples_each, step.samples_each);
-    PENSTOCK_CHECK(part.is_cpu(), "a batch comes from the CPU");
-    step.slot(rank_.given[i]).tensors = {parameters_.device().is_gpu() ? upload(i, part)
-                                                                       : part.clone()};
+    step.slot(rank_.given[i]).tensors = {inputs_.bring(i, part, uses_graph_)};
   }
 }
 

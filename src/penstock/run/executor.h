@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/comm/group.h"
+#include "penstock/device/inputs.h"
 #include "penstock/device/step_graph.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/memory/account.h"
@@ -159,7 +160,6 @@ class Executor {
   bool run_recorded(Step& step);  // false: the device has no room for it
   void find_shapes(const StepInput& input, int64_t samples);
   void give_inputs(Step& step);
-  at::Tensor upload(size_t given, const at::Tensor& part);
   void begin_record();
   void finish_record();
   [[noreturn]] void fail_limit(int32_t index, const char* what) const;
@@ -177,8 +177,7 @@ class Executor {
   std::unique_ptr<device::StepGraph> graph_;
   double graph_scale_ = 0;                         // of the loss, in the graph
   std::vector<model::Loss::Result> graph_losses_;  // where the graph leaves them
-  std::vector<at::Tensor> staged_inputs_;          // GPU: pinned, one for each of rank_.given
-  std::vector<at::Tensor> graph_inputs_;           // likewise, on the device: what the graph reads
+  device::Inputs inputs_;                          // by number in rank_.given
   std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
   program::Timeline measured_;
   double record_began_ = 0;

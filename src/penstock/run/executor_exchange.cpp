@@ -139,7 +139,7 @@ void Executor::reduce(const Instruction& instruction, Step& step) {
 // What it reads, changes or frees may be under way on a line; what it changes or frees may be read
 // there. What runs on the line itself comes after what was started before.
 void Executor::wait_for_lines(const Instruction& instruction, Step& step) {
-  if (replicas_ == nullptr || instruction.resource.kind == program::ResourceKind::Line) {
+  if (instruction.resource.kind == program::ResourceKind::Line) {
     return;
   }
   const auto wait = [&](WorkPtr& work) {

@@ -117,12 +117,11 @@ double accumulate_gradients(const model::Chain& chain,
                                      scale * input.loss_scale));
   }
   parameters.add_shares();
-  if (parameters.device().is_gpu()) {
-    const std::unique_ptr<device::Stopwatch> stopwatch =
-        device::make_stopwatch(parameters.device().where);
-    stopwatch->mark();
-    stopwatch->wait();
-  }
+  // Losses that are pending are there when the device has done its work.
+  const std::unique_ptr<device::Stopwatch> stopwatch =
+      device::make_stopwatch(parameters.device().where);
+  stopwatch->mark();
+  stopwatch->wait();
   double sum = 0;
   for (const model::Loss::Result& one : losses) {
     sum += one.pending_sum == nullptr ? one.sum : *one.pending_sum;

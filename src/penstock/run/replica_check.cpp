@@ -49,7 +49,7 @@ std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parame
       tensors.push_back({name, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())});
     }
   };
-  if (parameters.shard() == program::Shard::Parameters) {
+  if (!parameters.has_common_weights()) {
     return tensors;
   }
   for (const model::Parameter& parameter : parameters.all()) {

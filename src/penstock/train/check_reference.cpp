@@ -83,9 +83,12 @@ std::optional<Reordering> find_reordering(const config::Recipe& recipe,
                         kFloat32};
     }
   }
-  // The CPU has a gradient for each of the layers that share a table, a GPU one for both.
-  if (recipe.run.device == "cuda" && most_stages_of_a_shared_unit(planned) > 1) {
-    return Reordering{"two stages add up their own gradients of the tied table first", kFloat32};
+  // The CPU has a gradient for each of the layers that share a table, a GPU one for both. One device
+  // adds them in turns; a pipeline finishes other micro-batches in between, also where one rank has
+  // both layers.
+  if (recipe.run.device == "cuda" && most_stages_of_a_shared_unit(planned) > 0) {
+    return Reordering{"a pipeline adds up the gradients of the tied table in another order",
+                      kFloat32};
   }
   return std::nullopt;
 }
@@ -154,7 +157,13 @@ void Reference::update(int64_t step) {
           .copy_(expected_.parameters.at(one.spec.name).gradient.view_as(one.gradient));
     }
   }
-  side_->optimizer->update(side_->parameters, update_settings(recipe_, step));
+  // As ranks do it, parameter by parameter: one GPU alone adds the squares of all in one pass, which
+  // gives a norm with other last bits.
+  optim::Optimizer& optimizer = *side_->optimizer;
+  optimizer.take_squares(side_->parameters, update_settings(recipe_, step), /*for_others=*/true);
+  const run::Squares squares = optimizer.own_squares();
+  optimizer.decide(&squares);
+  optimizer.move(side_->parameters);
   require_applied(recipe_, side_->optimizer->updated(), step);
   expected_.norm = side_->optimizer->updated().norm;
   expected_.norm_order = next_++;

@@ -11,6 +11,7 @@
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
+#include "penstock/memory/gpu_account.h"
 #include "penstock/plan/lower_plan.h"
 #include "penstock/profile/profile.h"
 #include "penstock/program/verify.h"
@@ -77,44 +78,6 @@ void forget_steps(optim::Optimizer& optimizer) {
   optimizer.set_steps_done(0);
   for (const optim::StateBuffer& state : optimizer.state()) {
     at::Tensor(state.flat).zero_();
-  }
-}
-
-void require_table_of(const plan::CostTable& table,
-                      const plan::CostTable& model,
-                      const TableOrigin& origin) {
-  if (table.layers.size() != model.layers.size()) {
-    throw ConfigError(cat(origin.name,
-                          " has ",
-                          table.layers.size(),
-                          " layers, the model has ",
-                          model.layers.size(),
-                          "; ",
-                          origin.remedy));
-  }
-  for (size_t i = 0; i < table.layers.size(); ++i) {
-    const plan::LayerCost& ours = model.layers[i];
-    const plan::LayerCost& theirs = table.layers[i];
-    const auto same_name = [](const plan::KeepCost& a, const plan::KeepCost& b) {
-      return a.name == b.name && a.needs_output == b.needs_output;
-    };
-    const bool has_ways = std::equal(
-        ours.ways.begin(), ours.ways.end(), theirs.ways.begin(), theirs.ways.end(), same_name);
-    if (!has_ways || ours.output_bytes != theirs.output_bytes) {
-      throw ConfigError(cat(origin.name,
-                            ": layer ",
-                            i,
-                            " (",
-                            theirs.name,
-                            ", ",
-                            format_count(theirs.output_bytes),
-                            " bytes out) is not the model's ",
-                            ours.name,
-                            " (",
-                            format_count(ours.output_bytes),
-                            " bytes out) or has other save modes; ",
-                            origin.remedy));
-    }
   }
 }
 
@@ -252,6 +215,47 @@ TableOrigin table_of_plan() {
   return {"the plan's costs.table", "plan again with penstock plan --out"};
 }
 
+void require_table_of(const plan::CostTable& table,
+                      const model::Chain& chain,
+                      const config::Recipe& recipe,
+                      const TableOrigin& origin) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(cat(origin.name, " ", what, "; ", origin.remedy));
+  };
+  if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
+    refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
+  }
+  const std::vector<model::TensorShape> shapes = chain.shapes_for(
+      {{recipe.micro_batch_size(), recipe.model.context}, at::kLong}, compute_type(recipe.train));
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    const model::Layer& layer = chain.layer(i);
+    const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
+    const int64_t tensor_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
+    const int64_t output_bytes =
+        recipe.run.device == "cuda" ? memory::gpu_block_bytes(tensor_bytes) : tensor_bytes;
+    const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
+      return a.name == b.name && a.needs_output == b.needs_output;
+    };
+    if (cost.output_bytes != output_bytes || !std::equal(cost.ways.begin(),
+                                                         cost.ways.end(),
+                                                         layer.ways().begin(),
+                                                         layer.ways().end(),
+                                                         same_way)) {
+      refuse(cat("does not fit the model: layer ",
+                 i,
+                 " (",
+                 cost.name,
+                 ", ",
+                 format_count(cost.output_bytes),
+                 " bytes out) is not ",
+                 layer.name(),
+                 " (",
+                 format_count(output_bytes),
+                 " bytes out) or has other save modes"));
+    }
+  }
+}
+
 plan::CostTable measure_costs(const config::Recipe& recipe,
                               const model::Chain& chain,
                               model::Parameters& parameters,
@@ -349,7 +353,7 @@ Planned make_plan(const config::Recipe& recipe,
   std::optional<plan::CostTable> measured;
   if (!recipe.plan.costs.empty()) {
     measured = measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-    require_table_of(planned.costs, *measured, origin);
+    require_table_of(planned.costs, chain, recipe, origin);
     planned.costs.target_bytes = measured->target_bytes;
   }
   plan::Request request = plan_request(recipe, find_holdings(recipe, parameters), rotor);
@@ -443,7 +447,7 @@ Planned take_plan(const config::Recipe& recipe,
   Planned planned{given.costs, {}};
   const plan::CostTable measured =
       measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-  require_table_of(planned.costs, measured, table_of_plan());
+  require_table_of(planned.costs, chain, recipe, table_of_plan());
   planned.costs.target_bytes = measured.target_bytes;
   const plan::Request request = plan_request(recipe, find_holdings(recipe, parameters));
   planned.result = plan::take_plan(given.plan, request, planned.costs, given.machine);

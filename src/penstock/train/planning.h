@@ -23,6 +23,12 @@ struct TableOrigin {
 TableOrigin table_of_recipe(const config::Recipe& recipe);
 TableOrigin table_of_plan();
 
+// ConfigError for a table of another model, or of other micro-batches.
+void require_table_of(const plan::CostTable& table,
+                      const model::Chain& chain,
+                      const config::Recipe& recipe,
+                      const TableOrigin& origin);
+
 struct CostOptions {
   bool only_bytes = false;
   bool is_quick = false;         // few rounds: to compare, not to promise

@@ -42,48 +42,6 @@ model::Part kinds_of(const model::Chain& chain) {
   return part;
 }
 
-// A table of another model, or of other micro-batches.
-void require_table_of(const plan::CostTable& table,
-                      const model::Chain& chain,
-                      const config::Recipe& recipe,
-                      const TableOrigin& origin) {
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError(cat(origin.name, " ", what, "; ", origin.remedy));
-  };
-  if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
-    refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
-  }
-  const std::vector<model::TensorShape> shapes = chain.shapes_for(
-      {{recipe.micro_batch_size(), recipe.model.context}, at::kLong}, compute_type(recipe.train));
-  for (int64_t i = 0; i < chain.size(); ++i) {
-    const model::Layer& layer = chain.layer(i);
-    const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
-    const int64_t tensor_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
-    const int64_t output_bytes =
-        recipe.run.device == "cuda" ? memory::gpu_block_bytes(tensor_bytes) : tensor_bytes;
-    const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
-      return a.name == b.name && a.needs_output == b.needs_output;
-    };
-    if (cost.output_bytes != output_bytes || !std::equal(cost.ways.begin(),
-                                                         cost.ways.end(),
-                                                         layer.ways().begin(),
-                                                         layer.ways().end(),
-                                                         same_way)) {
-      refuse(cat("does not fit the model: layer ",
-                 i,
-                 " (",
-                 cost.name,
-                 ", ",
-                 format_count(cost.output_bytes),
-                 " bytes out) is not ",
-                 layer.name(),
-                 " (",
-                 format_count(output_bytes),
-                 " bytes out) or has other save modes"));
-    }
-  }
-}
-
 // More stages than layers, or cuts that are none.
 void require_cuts(const config::Recipe& recipe, const model::Chain& chain) {
   const config::PlanOptions& options = recipe.plan;
@@ -129,25 +87,6 @@ std::string broadcast(comm::Group& group, std::string text) {
   text.resize(static_cast<size_t>(size));
   group.broadcast(0, text.data(), size, what);
   return text;
-}
-
-RankModel build_alone(const config::Recipe& recipe,
-                      const model::Chain& chain,
-                      const device::Device& device,
-                      const PlanSource& source) {
-  RankModel made{.stages = {{0}, {0, static_cast<int32_t>(chain.size())}},
-                 .parts = {chain.whole()}};
-  made.parameters = std::make_unique<model::Parameters>(
-      chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device);
-  made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
-  made.planned = source.given
-                     ? take_plan(recipe, chain, *made.parameters, *made.optimizer, *source.given)
-                     : plan_run(recipe, chain, *made.parameters, *made.optimizer, source.predicts);
-  if (made.planned.result.step_s > 0) {
-    made.predicted_peaks = made.planned.result.peak_bytes;
-    made.title = report::plan_title(made.planned.costs, made.planned.result);
-  }
-  return made;
 }
 
 }  // namespace
@@ -324,24 +263,30 @@ void plan_together(const config::Recipe& recipe,
   }
 }
 
-}  // namespace
-
-RankModel build_rank_model(const config::Recipe& recipe,
-                           const model::Chain& chain,
-                           const device::Device& device,
-                           comm::Group& group,
-                           const PlanSource& source) {
-  if (recipe.plan.ranks() == 1) {
-    return build_alone(recipe, chain, device, source);
+// The only rank measures with the parameters that it has: a GPU's pages and fragments are then those
+// of the run, and a plan that its allocator cannot place is found out.
+void plan_alone(const config::Recipe& recipe,
+                const model::Chain& chain,
+                const PlanSource& source,
+                RankModel& made) {
+  made.planned = source.given
+                     ? take_plan(recipe, chain, *made.parameters, *made.optimizer, *source.given)
+                     : plan_run(recipe, chain, *made.parameters, *made.optimizer, source.predicts);
+  if (made.planned.result.step_s > 0) {
+    made.predicted_peaks = made.planned.result.peak_bytes;
+    made.title = report::plan_title(made.planned.costs, made.planned.result);
   }
-  RankModel made;
-  plan_together(recipe, chain, device, group, source.given, made);
-  const plan::Outcome& result = made.planned.result;
-  made.stages = {result.schedule().rank_of, result.cuts()};
-  made.parts = run::parts_of(made.stages, static_cast<int32_t>(recipe.plan.pipeline));
-  made.predicted_peaks = result.peak_bytes;
+}
+
+// What the rank has of a model that is cut as `made.stages` says.
+void build(const config::Recipe& recipe,
+           const model::Chain& chain,
+           const device::Device& device,
+           comm::Group& group,
+           RankModel& made) {
   const comm::Mesh mesh = plan::mesh_of(recipe.plan);
   const comm::Coordinates at = mesh.coordinates(group.rank());
+  made.parts = run::parts_of(made.stages, mesh.pipeline);
   if (mesh.data > 1) {
     made.replicas =
         std::make_unique<run::Replicas>(group, replica_options(recipe, chain, made.machine));
@@ -354,6 +299,26 @@ RankModel build_rank_model(const config::Recipe& recipe,
                                           device,
                                           replication_of(recipe, chain, made.stages.cuts, at.data));
   made.optimizer = optim::make_optimizer(recipe.train, *made.parameters);
+}
+
+}  // namespace
+
+RankModel build_rank_model(const config::Recipe& recipe,
+                           const model::Chain& chain,
+                           const device::Device& device,
+                           comm::Group& group,
+                           const PlanSource& source) {
+  RankModel made;
+  if (recipe.plan.ranks() == 1) {
+    made.stages = {{0}, {0, static_cast<int32_t>(chain.size())}};  // whatever the plan is
+    build(recipe, chain, device, group, made);
+    plan_alone(recipe, chain, source, made);
+  } else {
+    plan_together(recipe, chain, device, group, source.given, made);
+    made.stages = {made.planned.result.schedule().rank_of, made.planned.result.cuts()};
+    made.predicted_peaks = made.planned.result.peak_bytes;
+    build(recipe, chain, device, group, made);
+  }
   return made;
 }
 

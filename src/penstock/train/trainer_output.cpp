@@ -25,20 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-fs::path write_checkpoint(const TrainerParts& parts) {
-  if (parts.group.size() == 1) {
-    return checkpoint::save(parts.recipe, parts.parameters, parts.optimizer, parts.state);
-  }
-  return checkpoint::save_ranks(parts.recipe,
-                                parts.chain,
-                                parts.model.parts,
-                                parts.mesh,
-                                parts.parameters,
-                                parts.optimizer,
-                                parts.state,
-                                parts.group);
-}
-
 // What a run can go on from when its last save has failed.
 std::string last_checkpoint(const std::string& out) {
   return checkpoint::list_steps(out).empty()
@@ -57,7 +43,14 @@ fs::path save_checkpoint(const TrainerParts& parts) {
   }
   fs::path saved;
   try {
-    saved = write_checkpoint(parts);
+    saved = checkpoint::save(parts.recipe,
+                             parts.chain,
+                             parts.model.parts,
+                             parts.mesh,
+                             parts.parameters,
+                             parts.optimizer,
+                             parts.state,
+                             parts.group);
   } catch (const FileError& error) {
     throw FileError(cat("cannot save step ",
                         parts.state.step,
