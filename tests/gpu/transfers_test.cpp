@@ -20,7 +20,8 @@ using test::what;
 enum class Way { DeviceToDevice, Staged };
 
 std::unique_ptr<Transfers> make(Way way, comm::Group& group, const device::Device& device) {
-  return way == Way::Staged ? make_staged_transfers(group, device) : make_transfers(group, device);
+  return way == Way::Staged ? make_staged_transfers(group, device)
+                            : make_gpu_transfers(group, device);
 }
 
 // Keeps the compute stream busy for some milliseconds.

@@ -17,6 +17,7 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
 #include "penstock/memory/cpu_allocator.h"
@@ -29,6 +30,7 @@
 #include "penstock/run/executor.h"
 #include "penstock/run/stages.h"
 
+#include "support/error_text.h"
 #include "support/holdings.h"
 #include "support/random_tensor.h"
 
@@ -508,6 +510,35 @@ TEST_P(AsynchronousPipelines, HoldWhatTheirProgramsSay) {
     }
     EXPECT_EQ(live, held);
   });
+}
+
+// A rank that runs out of memory between two of its updates says how many are done.
+TEST(AsynchronousPipeline, StoppedByItsLimitSaysHowManyUpdatesAreDone) {
+  const Case c{Kind::PipeDream, 2, 1, {4}};
+  const model::Chain chain = untied_gpt2();
+  const plan::PipelineAnswer plan =
+      plan_segment(chain, costs_of(chain, c.type), c, /*updates=*/4, /*limit_bytes=*/0);
+  const std::vector<model::Part> parts = stage_parts(plan.pipeline);
+  const std::vector<program::Instruction>& first = plan.program.ranks[0].instructions;
+  const auto is_step = [](const program::Instruction& one) { return one.op == program::Op::Step; };
+  const auto update = std::find_if(first.begin(), first.end(), is_step) - first.begin();
+  const std::string text = test::error_text<Error>([&] {
+    comm::run_local(c.ranks, [&](comm::Group& group) {
+      const memory::AccountScope scope(memory::make_account());
+      model::Parameters parameters(
+          chain, parts[static_cast<size_t>(group.rank())], c.type, kModelSeed, device::open_cpu());
+      Executor executor(plan.program, chain, parameters, group);
+      executor.watch([&](const Made& made) {
+        if (group.rank() == 0 && made.instruction > update) {
+          memory::set_limit(memory::current_account(), memory::usage().current_bytes);
+        }
+      });
+      NoStepper none;
+      executor.run(batches(c, 0, 4), none);
+    });
+  });
+  EXPECT_NE(text.find("rank 0 stopped at instruction "), std::string::npos) << text;
+  EXPECT_NE(text.find("; the weights are as after 1 of 4 updates"), std::string::npos) << text;
 }
 
 // The reference has something to tell: delays change the numbers.

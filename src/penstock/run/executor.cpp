@@ -393,6 +393,11 @@ void Executor::show_made(int32_t index, const Step& step) const {
 
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
+  // An asynchronous pipeline has several updates, and some may be done.
+  const auto updates =
+      std::count_if(rank_.instructions.begin(),
+                    rank_.instructions.begin() + index,
+                    [](const Instruction& earlier) { return earlier.op == Op::Step; });
   throw OverLimit(
       cat(group_ != nullptr && group_->size() > 1 ? cat("rank ", group_->rank(), " ") : "",
           "stopped at instruction ",
@@ -403,7 +408,9 @@ void Executor::fail_limit(int32_t index, const char* what) const {
           what,
           "; the plan has this instruction work with ",
           format_count(instruction.working_bytes),
-          " bytes; the weights are as before this step"));
+          " bytes; the weights are as ",
+          updates == 0 ? std::string("before this step")
+                       : cat("after ", updates, " of ", program_.updates, " updates")));
 }
 
 }  // namespace penstock::run

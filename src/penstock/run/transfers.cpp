@@ -39,18 +39,14 @@ class CpuTransfers final : public Transfers {
 
 }  // namespace
 
-std::unique_ptr<Transfers> make_transfers(comm::Group& group, const device::Device& device) {
-  if (device.is_gpu()) {
-    return make_gpu_transfers(group, device);
-  }
-  return std::make_unique<CpuTransfers>(group);
-}
-
+// The only place of this folder that asks what kind of device it is.
 std::unique_ptr<Transfers> make_transfers(comm::Group& group,
                                           const device::Device& device,
                                           const std::vector<Route>& routes) {
-  return device.is_gpu() ? make_gpu_transfers(group, device, routes)
-                         : make_transfers(group, device);
+  if (device.is_gpu()) {
+    return make_gpu_transfers(group, device, routes);
+  }
+  return std::make_unique<CpuTransfers>(group);
 }
 
 }  // namespace penstock::run

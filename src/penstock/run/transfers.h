@@ -45,9 +45,6 @@ class Transfers {
                        const comm::What& what) = 0;
 };
 
-// Group and device must outlive the answer.
-std::unique_ptr<Transfers> make_transfers(comm::Group& group, const device::Device& device);
-
 // What goes from one rank to another on one channel.
 struct Route {
   int32_t from = 0;
@@ -56,8 +53,9 @@ struct Route {
 
   auto operator<=>(const Route&) const = default;
 };
-// The same, called by all ranks at the same time with all their routes, sorted: on a device opened
-// for NCCL each gets a link. Throws ConfigError where ranks share a GPU then.
+// Called by all ranks at the same time with all their routes, sorted: on a device opened for NCCL
+// each gets a link, and ranks that share a GPU then get a ConfigError. Group and device must outlive
+// the answer.
 std::unique_ptr<Transfers> make_transfers(comm::Group& group,
                                           const device::Device& device,
                                           const std::vector<Route>& routes);

@@ -23,10 +23,11 @@ class Check {
       : recipe_(recipe),
         planned_program_(planned),
         account_(device.is_gpu() ? device.account() : memory::make_account()),
+        opened_bytes_(account_.usage().current_bytes),
         kept_(recipe, chain, kept, device) {
     const memory::AccountScope scope(account_);
-    // A GPU has one account for both sides.
-    other_bytes_ = memory::usage().current_bytes;
+    // A GPU has one account for both sides; its workspaces count.
+    other_bytes_ = memory::usage().current_bytes - opened_bytes_;
     const int64_t limit = planned.ranks.front().limit_bytes;
     memory::set_limit(account_, device.is_gpu() ? 0 : limit);
     planned_ = std::make_unique<Side>(recipe, chain, planned, device);
@@ -99,6 +100,7 @@ class Check {
   const config::Recipe& recipe_;
   const program::Program& planned_program_;
   memory::Account& account_;
+  int64_t opened_bytes_;  // held before there were any sides
   Side kept_;
   int64_t other_bytes_ = 0;
   std::unique_ptr<Side> planned_;

@@ -103,6 +103,7 @@ class RanksCheck {
     // A GPU has one account for the rank and for what it is compared with.
     const memory::LimitScope limit(memory::current_account(),
                                    device.is_gpu() ? 0 : planned_.ranks[rank].limit_bytes);
+    const int64_t opened_bytes = memory::usage().current_bytes;  // a GPU's workspaces, which count
     const std::optional<model::Chain> own_chain = make_own_chain(device);
     const model::Chain& chain = own_chain ? *own_chain : chain_;
     std::optional<Reference> reference;
@@ -110,7 +111,7 @@ class RanksCheck {
       reference.emplace(recipe_, chain, planned_, kept_, device);
       expected_ = &reference->expected();
     }
-    const int64_t other_bytes = device.is_gpu() ? memory::usage().current_bytes : 0;
+    const int64_t other_bytes = device.is_gpu() ? memory::usage().current_bytes - opened_bytes : 0;
     Side side(recipe_, chain, planned_, parts_, stages_.cuts, device, group);
     side.executor.watch([this, rank](const run::Made& made) { compare_made(made, rank); });
     while (prepare_step(reference, group)) {
