@@ -1,5 +1,5 @@
-// What a rank does at layers: with which weights it works, what it makes for other layers, and where
-// it adds its part of the gradients.
+// What a rank does at layers: with which weights it works, what it makes for other layers, and
+// where it adds its part of the gradients.
 #pragma once
 
 #include <algorithm>

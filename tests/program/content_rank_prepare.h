@@ -1,5 +1,5 @@
-// What a rank does before a step moves its weights: sketches and squares of gradients, the decision,
-// and what it prepares for and takes from an exchange with its replicas.
+// What a rank does before a step moves its weights: sketches and squares of gradients, the
+// decision, and what it prepares for and takes from an exchange with its replicas.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The values of one rank: which are there, what they contain, and how an instruction finds, makes and
-// changes them.
+// The values of one rank: which are there, what they contain, and how an instruction finds, makes
+// and changes them.
 #pragma once
 
 #include <algorithm>

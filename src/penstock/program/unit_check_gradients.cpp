@@ -1,5 +1,5 @@
-// What verify() demands of gradients within a rank: which parts each has, when work may add to it, and
-// that it is complete before it is used.
+// What verify() demands of gradients within a rank: which parts each has, when work may add to it,
+// and that it is complete before it is used.
 #include <algorithm>
 #include <string>
 #include <vector>
