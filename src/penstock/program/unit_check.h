@@ -85,7 +85,6 @@ class UnitCheck {
     return units_of_[static_cast<size_t>(layer)];
   }
   bool works_at(int32_t layer) const { return works_at_[static_cast<size_t>(layer)] != 0; }
-  Parts& parts(ValueId id);
   void find_holdings();
   void check_forms(int32_t number) const;
   void find_ranks();
@@ -95,13 +94,16 @@ class UnitCheck {
   std::vector<ValueId> visible_weights(int32_t number) const;
   void require_read(const Instruction& instruction, ValueId id) const;
   void require_change(const Instruction& instruction, ValueId id, bool sets) const;
-  void require_group(const Instruction& instruction, const comm::RankGroup& group) const;
   size_t check_weights(const Instruction& instruction, int32_t number, bool reads_copy) const;
-  void add_work(const Instruction& instruction, int32_t number, int32_t layer, ValueId target);
-  ValueId target_of(int32_t number, int32_t layer) const;
+  // unit_check_gradients.cpp
+  Parts& parts(ValueId id);
   size_t part_index(int32_t number, int32_t layer, int32_t micro_batch) const;
+  ValueId target_of(int32_t number, int32_t layer) const;
+  void add_work(const Instruction& instruction, int32_t number, int32_t layer, ValueId target);
   void require_local_parts(ValueId id, int32_t number, int32_t layer);
   void require_complete(int32_t number);
+  // unit_check_collectives.cpp
+  void require_group(const Instruction& instruction, const comm::RankGroup& group) const;
   void reduce_over_replicas(const Instruction& instruction, int32_t number);
   void reduce_bucket(const Instruction& instruction, int32_t number);
   void reduce_over_stages(const Instruction& instruction, int32_t number);

@@ -1,19 +1,15 @@
 // What verify() demands of an update: the squares of complete gradients, what replicas exchange
 // beside gradients and weights, and the step.
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/program/unit_check.h"
+#include "penstock/program/unit_check_shared.h"
 
 namespace penstock::program {
 
 namespace {
-
-bool is_ascending(const std::vector<int32_t>& list) {
-  return std::adjacent_find(list.begin(), list.end(), std::greater_equal<>()) == list.end();
-}
 
 // Sums that every rank of a group gets of the others.
 struct Sums {
