@@ -174,11 +174,12 @@ plan::OneRankAnswer keep_everything(const plan::CostTable& costs,
                                     int32_t micro_batches,
                                     const config::Recipe& recipe,
                                     const model::Chain& chain) {
-  return plan::solve_one_rank(costs,
-                              {.recompute = plan::Recompute::None,
-                               .micro_batches = micro_batches,
-                               .holdings = plan::whole_holdings(train::model_sizes(recipe, chain),
-                                                                train::find_machine(recipe))});
+  return plan::solve_one_rank(
+      costs,
+      {.recompute = plan::Recompute::None,
+       .micro_batches = micro_batches,
+       .holdings = plan::whole_holdings(
+           train::model_sizes(recipe, chain), costs, train::find_machine(recipe))});
 }
 
 Outcome check_one_rank(const CheckArguments& arguments,

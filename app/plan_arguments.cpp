@@ -110,16 +110,9 @@ PlannedStep plan_bare_costs(const PlanArguments& arguments) {
   return planned;
 }
 
-PlannedStep plan_one_rank(const PlanArguments& arguments, const config::Recipe& recipe) {
-  train::prepare_process(recipe);
-  train::Planned made = train::plan_recipe(recipe, {.slots = arguments.slots});
-  return {.recipe = recipe,
-          .costs = std::move(made.costs),
-          .machine = train::find_machine(recipe),
-          .result = std::move(made.result)};
-}
-
-PlannedStep plan_ranks(const config::Recipe& asked, int64_t ranks) {
+PlannedStep plan_recipe(const config::Recipe& asked,
+                        int64_t ranks,
+                        const plan::RotorOptions& rotor) {
   train::prepare_process(asked, ranks);
   const device::Device device = train::open_device(asked);
   const model::Chain chain = train::make_chain(asked.model, device);
@@ -136,9 +129,10 @@ PlannedStep plan_ranks(const config::Recipe& asked, int64_t ranks) {
   } else {
     train::require_ranks(recipe.plan, ranks, "--ranks says");
   }
-  planned.costs = train::find_pipeline_costs(recipe, chain, device);
-  planned.result =
-      plan::make_plan(train::plan_request(recipe, chain), planned.costs, planned.machine);
+  train::Planned found =
+      train::find_plan(recipe, chain, device, planned.machine, {.predicts = true, .rotor = rotor});
+  planned.costs = std::move(found.costs);
+  planned.result = std::move(found.result);
   return planned;
 }
 
@@ -150,11 +144,10 @@ PlannedStep make_plan(const PlanArguments& arguments) {
   }
   const config::Recipe recipe = load_planned_recipe(arguments);
   const int64_t ranks = arguments.ranks > 0 ? arguments.ranks : recipe.plan.ranks();
-  if (ranks == 1 && recipe.plan.ranks() == 1) {
-    return plan_one_rank(arguments, recipe);
+  if (ranks > 1 || recipe.plan.ranks() > 1) {
+    require_no_slots(arguments);
   }
-  require_no_slots(arguments);
-  return plan_ranks(recipe, ranks);
+  return plan_recipe(recipe, ranks, {.slots = arguments.slots});
 }
 
 void write_program_file(const PlanArguments& arguments, const program::Program& program) {

@@ -22,7 +22,9 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/plan/rank_holdings.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
@@ -40,7 +42,8 @@ struct Side {
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         costs(
             train::measure_costs(recipe, chain, parameters, *optimizer, {.shows_progress = false})),
-        holdings(train::holdings_alone(recipe, parameters, memory::usage().current_bytes)),
+        holdings(plan::whole_holdings(
+            train::model_sizes(recipe, chain), costs, train::find_machine(recipe))),
         held(holdings.ranks.front().bytes()) {
     draw_tokens();
     outside = memory::usage().current_bytes - held;  // the batch itself

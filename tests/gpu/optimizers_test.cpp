@@ -23,7 +23,7 @@ class GpuGradientNorm : public GpuTest {
                                double inverse_loss_scale = 1) {
     const auto count = static_cast<int64_t>(gradients.size());
     const DeviceBuffer values(Type::Float32, gradients);
-    const DeviceArray<double> workspace(gradient_norm_workspace_doubles(count));
+    const DeviceArray<double> workspace(kNormBlocks);
     const DeviceArray<GradientState> state(1);
     gradient_norm({.gradients = values.floats(),
                    .count = count,
@@ -440,7 +440,7 @@ TEST_F(GpuOptimizers, NothingChangesWhenAGradientIsNotFinite) {
   std::vector<float> gradients = random.normal(layout().total);
   gradients[layout().total / 2] = kInfinity;
   buffers.device_gradients.upload(gradients);
-  const DeviceArray<double> workspace(gradient_norm_workspace_doubles(layout().total));
+  const DeviceArray<double> workspace(kNormBlocks);
   gradient_norm({.gradients = buffers.device_gradients.floats(),
                  .count = layout().total,
                  .clip = 1,

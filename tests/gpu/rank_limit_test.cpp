@@ -54,7 +54,8 @@ plan::CostTable measure() {
   plan::CostTable table;
   test::run_gpu_ranks(1, [&](comm::Group&, const device::Device& device) {
     const config::Recipe recipe = recipe_with("");
-    table = measure_pipeline(recipe, make_chain(recipe.model, device), device);
+    table =
+        measure_costs(recipe, make_chain(recipe.model, device), device, {.measures_halves = true});
   });
   return table;
 }

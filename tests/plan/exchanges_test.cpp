@@ -64,7 +64,7 @@ TEST(WriteExchanges, RandomFormsAreSoundAndSendWhatTheyWereGiven) {
     SCOPED_TRACE(cat("case ", i, ", ", one.text()));
     const UpdateForm form = test::random_form(dice, before);
     const std::vector<ExchangeBytes> bytes = test::random_exchange_bytes(dice, before);
-    const Program after = write_exchanges(before, form, bytes, one.link());
+    const Program after = write_exchanges(before, form, bytes, {one.link(), one.link()});
     forms.insert(form);
     const program::Verdict verdict = program::verify(after);
     ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text << "\n" << format_program(after);
@@ -82,10 +82,10 @@ TEST(WriteExchanges, RandomFormsAreSoundAndSendWhatTheyWereGiven) {
       }
     }
     if (form.reduces) {  // any form is made of one that reduces
-      EXPECT_EQ(write_exchanges(after, {}, bytes, one.link()), before);
+      EXPECT_EQ(write_exchanges(after, {}, bytes, {one.link(), one.link()}), before);
       const UpdateForm other = test::random_form(dice, before);
-      EXPECT_EQ(write_exchanges(after, other, bytes, one.link()),
-                write_exchanges(before, other, bytes, one.link()));
+      EXPECT_EQ(write_exchanges(after, other, bytes, {one.link(), one.link()}),
+                write_exchanges(before, other, bytes, {one.link(), one.link()}));
     }
   }
   EXPECT_GT(forms.size(), 12U);

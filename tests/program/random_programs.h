@@ -392,7 +392,7 @@ inline program::Program replicated_program(Dice& dice) {
              ? plan::write_exchanges(program,
                                      random_form(dice, program),
                                      random_exchange_bytes(dice, program),
-                                     plan::LinkCost{.latency_s = 1})
+                                     plan::UpdateLinks{{.latency_s = 1}, {.latency_s = 1}})
              : program;
 }
 

@@ -195,6 +195,19 @@ TEST(Executor, StopsAtTheLimitAndNamesTheInstruction) {
   EXPECT_TRUE(at::equal(fixture.parameters.flat_weights(), before));
 }
 
+TEST(Executor, StopsWhereTheInputsBreakTheLimit) {
+  Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
+  const plan::OneRankAnswer planned = fixture.plan(plan::Recompute::None);
+  memory::set_limit(memory::process_account(), memory::usage().current_bytes + 1);
+  Executor executor(planned.program, fixture.chain, fixture.parameters);
+  CountingStepper stepper;
+  const std::string text =
+      test::error_text<OverLimit>([&] { executor.run(fixture.input, stepper); });
+  memory::set_limit(memory::process_account(), 0);
+  EXPECT_TRUE(text.starts_with("the inputs of the step: ")) << text;
+  EXPECT_EQ(stepper.taken + stepper.moved, 0);
+}
+
 TEST(Executor, TakesNoUnsoundProgram) {
   Fixture fixture(test::small_gpt2(0), at::kFloat, test::token_batch(4, 1));
   plan::OneRankAnswer planned = fixture.plan(plan::Recompute::None);

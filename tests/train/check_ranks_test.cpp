@@ -111,7 +111,7 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
                                   {},
                                   {at::zeros({1})},
                                   {});  // forgets what measuring has counted
-    alone = holdings_alone(recipe, parameters, memory::usage().current_bytes);
+    alone = plan::whole_holdings(model_sizes(recipe, chain), costs, plan::Machine());
   }
   const plan::PipelineAnswer planned = plan::solve_pipeline(
       costs,

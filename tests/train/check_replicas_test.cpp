@@ -109,7 +109,7 @@ CheckReport check(const config::Recipe& recipe, Fault fault) {
       costs,
       {.recompute = plan::Recompute::None,
        .micro_batches = 2,
-       .holdings = plan::whole_holdings(model_sizes(recipe, chain), plan::Machine())});
+       .holdings = plan::whole_holdings(model_sizes(recipe, chain), {}, plan::Machine())});
   return check_ranks(recipe,
                      chain,
                      planned.program,

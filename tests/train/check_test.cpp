@@ -8,6 +8,7 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/parameters.h"
 #include "penstock/plan/one_rank.h"
+#include "penstock/plan/rank_holdings.h"
 #include "penstock/profile/profile.h"
 #include "penstock/train/rank_holdings.h"
 
@@ -89,7 +90,7 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
                              batch.inputs.narrow(0, 0, each).clone(),
                              batch.targets.narrow(0, 0, each).clone(),
                              {.only_bytes = true});
-    holdings = holdings_alone(recipe, parameters, memory::usage().current_bytes);
+    holdings = plan::whole_holdings(model_sizes(recipe, chain), costs, plan::Machine());
   }
   const auto program = [&](plan::Recompute how) {
     return plan::solve_one_rank(costs,

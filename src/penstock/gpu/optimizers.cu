@@ -56,8 +56,7 @@ __device__ double block_sum(double value) {
 
 // ---- The norm ----
 
-constexpr int kNormLoads = 4;          // vectors in flight per thread
-constexpr int64_t kNormBlocks = 1056;  // a number of its own, so that no device changes the order
+constexpr int kNormLoads = 4;  // vectors in flight per thread
 
 int64_t norm_blocks(int64_t count) {
   constexpr int64_t per_block = kThreads * kQuad * kNormLoads;
@@ -397,10 +396,6 @@ void launch_update(const Work& work, const Update& update, Stream stream) {
 }
 
 }  // namespace
-
-int64_t gradient_norm_workspace_doubles(int64_t count) {
-  return norm_blocks(count);
-}
 
 void gradient_norm(const GradientNorm& work, Stream stream) {
   const int64_t blocks = norm_blocks(work.count);

@@ -41,7 +41,9 @@ struct GradientNorm {
   double* workspace;
   GradientState* state;
 };
-int64_t gradient_norm_workspace_doubles(int64_t count);
+// What `workspace` has room for, whatever the count. A number of its own, so that no device changes
+// the order of the sum.
+inline constexpr int64_t kNormBlocks = 1056;
 void gradient_norm(const GradientNorm& work, Stream stream);
 
 // In all updates: pieces and state are in device memory. compute_copy takes the new weights in

@@ -13,6 +13,7 @@
 #include "penstock/gpu/optimizers.h"
 #include "penstock/model/gpu_ops.h"
 #include "penstock/model/parameters.h"
+#include "penstock/optim/gpu_optimizer_size.h"
 
 namespace penstock::optim {
 
@@ -51,12 +52,23 @@ class GpuOptimizer : public Optimizer {
     const c10::Device where = parameters.device().where;
     device_pieces_ = on_device(pieces_, where);
     device_groups_ = on_device(groups, where);
-    const int64_t elements = parameters.flat_gradients().numel();
-    norm_workspace_ = at::empty({gpu::gradient_norm_workspace_doubles(elements)},
-                                at::TensorOptions(where).dtype(at::kDouble));
+    // Plans count what is allocated here by the same numbers (gpu_optimizer_size.h).
+    const GpuUpdateSizes sizes = gpu_update_sizes(parameters.inventory());
+    PENSTOCK_CHECK(
+        sizes.pieces == static_cast<int64_t>(pieces_.size()) && sizes.parameters == group_count_,
+        "an update of ",
+        pieces_.size(),
+        " pieces of ",
+        group_count_,
+        " parameters; the inventory has ",
+        sizes.pieces,
+        " of ",
+        sizes.parameters);
+    norm_workspace_ = at::empty({gpu::kNormBlocks}, at::TensorOptions(where).dtype(at::kDouble));
     const int64_t bytes = static_cast<int64_t>(sizeof(gpu::GradientState));
     device_state_ = at::zeros({bytes}, at::TensorOptions(where).dtype(at::kByte));
     host_state_ = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    norms_of_parameters_ = at::empty({group_count_ * bytes}, device_state_.options());
   }
 
   // Steps go through `update`, which decides on the device what to multiply the gradients by.
@@ -161,9 +173,8 @@ class GpuOptimizer : public Optimizer {
 
   // Of each parameter, as the norm of its gradient. Waits for the device.
   Squares squares_of_parameters(const model::Parameters& parameters, gpu::Stream stream) {
-    const int64_t bytes = group_count_ * static_cast<int64_t>(sizeof(gpu::GradientState));
+    const int64_t bytes = norms_of_parameters_.numel();
     if (!host_norms_.defined()) {
-      norms_of_parameters_ = at::empty({bytes}, device_state_.options());
       host_norms_ = at::empty({bytes}, host_state_.options().pinned_memory(true));
     }
     const float* gradients = parameters.flat_gradients().const_data_ptr<float>();

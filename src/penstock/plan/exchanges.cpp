@@ -17,17 +17,19 @@ using program::ValueId;
 using program::ValueKind;
 using Average = UpdateForm::Average;
 
+// One rank's list in another form: the optimizer's instructions of the form that it was written for
+// are left out, those of `form_` are put in.
 class RankExchanges {
  public:
   RankExchanges(program::Program& program,
                 const UpdateForm& form,
                 const ExchangeBytes& bytes,
-                const LinkCost& link,
+                const UpdateLinks& links,
                 int32_t number)
       : program_(program),
         form_(form),
         bytes_(bytes),
-        link_(link),
+        links_(links),
         before_(std::move(program.ranks[static_cast<size_t>(number)])),
         after_(before_) {
     after_.instructions.clear();
@@ -57,7 +59,7 @@ class RankExchanges {
     return !program_.groups[static_cast<size_t>(instruction.group)].axes.contains(
         comm::Axis::Pipeline);
   }
-  // What a program that reduces gradients may have for its optimizer.
+  // Only what the first form may have: it reduces gradients, so it has no Sketch and no Exchange.
   bool is_of_another_form(const Instruction& instruction) const {
     PENSTOCK_CHECK(instruction.op != Op::Sketch, "the program does not reduce gradients");
     return instruction.op == Op::Prepare ||
@@ -72,7 +74,7 @@ class RankExchanges {
   void emit(Instruction instruction) { after_.instructions.push_back(std::move(instruction)); }
   void emit_between_replicas(Instruction instruction, int64_t bytes) {
     instruction.group = program_.add_group(comm::along(comm::Axis::Data));
-    instruction.seconds = link_.seconds(bytes);
+    instruction.seconds = links_.of_replicas.seconds(bytes);
     instruction.sent_bytes = bytes;
     emit(std::move(instruction));
   }
@@ -89,7 +91,7 @@ class RankExchanges {
     list.insert(list.end(), more.begin(), more.end());
   }
 
-  // No reduce over replicas. What stages add up is then whole.
+  // No reduce over replicas. Stages then add up whole gradients, not slices.
   void keep_over_stages(Instruction reduce) {
     if (is_over_replicas(reduce)) {
       return;
@@ -98,7 +100,7 @@ class RankExchanges {
     const int64_t bytes = bytes_.shared.at(static_cast<size_t>(reduce.units[0]));
     const auto others = static_cast<int64_t>(group.stages.size()) - 1;
     reduce.sent_bytes = bytes * others;
-    reduce.seconds = link_.seconds(reduce.sent_bytes);
+    reduce.seconds = links_.of_all.seconds(reduce.sent_bytes);
     reduce.working_bytes = std::min(bytes, kStageExchangeBytes);
     emit(std::move(reduce));
   }
@@ -175,7 +177,7 @@ class RankExchanges {
   program::Program& program_;
   const UpdateForm& form_;
   const ExchangeBytes& bytes_;
-  const LinkCost& link_;
+  const UpdateLinks& links_;
   const RankProgram before_;
   RankProgram after_;
 };
@@ -185,7 +187,7 @@ class RankExchanges {
 program::Program write_exchanges(program::Program program,
                                  const UpdateForm& form,
                                  const std::vector<ExchangeBytes>& ranks,
-                                 const LinkCost& link) {
+                                 const UpdateLinks& links) {
   if (form == UpdateForm() && program.replicas() == 1) {
     return program;
   }
@@ -197,7 +199,7 @@ program::Program write_exchanges(program::Program program,
   for (int32_t rank = 0; rank < static_cast<int32_t>(program.ranks.size()); ++rank) {
     const ExchangeBytes& bytes = ranks[static_cast<size_t>(rank)];
     program.ranks[static_cast<size_t>(rank)] =
-        RankExchanges(program, form, bytes, link, rank).run();
+        RankExchanges(program, form, bytes, links, rank).run();
   }
   return program;
 }

@@ -35,11 +35,17 @@ struct ExchangeBytes {
   std::vector<int64_t> shared = {};
 };
 
-// A pass, after finish_program(): from the program of an update that reduces gradients to that of any
-// form. `ranks`: of each rank.
+// Between any two ranks, and between replicas.
+struct UpdateLinks {
+  LinkCost of_all = {};
+  LinkCost of_replicas = {};
+};
+
+// A pass, on a finished program: from an update that reduces gradients to one of any form. `ranks`: of
+// each rank.
 program::Program write_exchanges(program::Program program,
                                  const UpdateForm& form,
                                  const std::vector<ExchangeBytes>& ranks,
-                                 const LinkCost& link);
+                                 const UpdateLinks& links);
 
 }  // namespace penstock::plan

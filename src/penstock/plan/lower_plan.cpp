@@ -13,9 +13,6 @@ namespace penstock::plan {
 namespace {
 
 Holdings find_holdings(const Plan& plan, const Pipeline& pipeline, const Ground& ground) {
-  if (ground.holdings) {
-    return *ground.holdings;
-  }
   if (ground.model.is_known()) {
     return all_holdings(plan.options, ground.model, pipeline, ground.costs, ground.machine);
   }
@@ -24,7 +21,7 @@ Holdings find_holdings(const Plan& plan, const Pipeline& pipeline, const Ground&
                                   : holdings_by_rank(ground.costs, pipeline);
 }
 
-// Of every rank; none where there are no replicas.
+// What each rank sends in the optimizer's exchanges; empty: no replicas, or nothing to exchange.
 std::vector<ExchangeBytes> find_exchanges(const Plan& plan,
                                           const ModelSizes& model,
                                           const schedule::Schedule& schedule) {
@@ -38,6 +35,12 @@ std::vector<ExchangeBytes> find_exchanges(const Plan& plan,
     all.push_back(model.exchanges(inventory));
   }
   return all;
+}
+
+UpdateLinks links_of(const Machine& machine, const comm::Mesh& mesh) {
+  std::vector<int32_t> all(static_cast<size_t>(mesh.ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return {.of_all = machine.among(all), .of_replicas = machine.along(mesh, comm::Axis::Data)};
 }
 
 Pipeline pipeline_of(const Plan& plan, const Ground& ground, int32_t updates) {
@@ -67,14 +70,11 @@ program::Program lower_plan(
   if (plan.options.data > 1) {
     sharding = sharding_of(plan.options, ground.model, pipeline.cuts, ground.machine);
   }
-  std::vector<int32_t> all(static_cast<size_t>(plan.mesh().ranks()));
-  std::iota(all.begin(), all.end(), 0);
   return run_passes({.costs = ground.costs,
                      .pipeline = pipeline,
                      .holdings = holdings,
                      .sharding = sharding ? &*sharding : nullptr,
-                     .link_of_all = ground.machine.among(all),
-                     .link_of_replicas = ground.machine.along(plan.mesh(), comm::Axis::Data),
+                     .links = links_of(ground.machine, plan.mesh()),
                      .limit_bytes = limit_bytes,
                      .form = ground.model.first_form,
                      .exchanges = find_exchanges(plan, ground.model, pipeline.schedule)},
@@ -89,7 +89,7 @@ program::Program with_form(program::Program program,
   return write_exchanges(std::move(program),
                          form,
                          find_exchanges(plan, model, plan.schedule(1)),
-                         machine.along(plan.mesh(), comm::Axis::Data));
+                         links_of(machine, plan.mesh()));
 }
 
 }  // namespace penstock::plan

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "penstock/plan/cost_table.h"
 #include "penstock/plan/holdings.h"
@@ -19,8 +18,6 @@ struct Ground {
   const CostTable& costs;
   const ModelSizes& model;  // not known: ranks hold what the table says
   const Machine& machine;
-  // Of the only rank, where it is there already and was looked at; nothing: by the model's sizes.
-  const std::optional<Holdings>& holdings;
 };
 
 // Of so many updates, more than one for asynchronous schedules alone. limit_bytes: of every rank; 0: none.

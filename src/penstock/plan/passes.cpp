@@ -28,7 +28,7 @@ Program hold_values(Program program, const PassInput& input) {
 }
 
 Program add_updates(Program program, const PassInput& input) {
-  return write_updates(std::move(program), input.holdings, input.link_of_all);
+  return write_updates(std::move(program), input.holdings, input.links.of_all);
 }
 
 Program finish(Program program, const PassInput& input) {
@@ -42,12 +42,12 @@ Program finish(Program program, const PassInput& input) {
 Program add_exchanges(Program program, const PassInput& input) {
   return input.exchanges.empty()
              ? program
-             : write_exchanges(
-                   std::move(program), input.form, input.exchanges, input.link_of_replicas);
+             : write_exchanges(std::move(program), input.form, input.exchanges, input.links);
 }
 
 }  // namespace
 
+// "exchanges" comes after "finish" because with_form() runs it alone, on a finished program.
 const std::array<Pass, 6> kPasses = {{{"turns", write_all_turns},
                                       {"shard", add_replicas},
                                       {"hold", hold_values},
@@ -63,7 +63,7 @@ program::Program lower_pipeline(const CostTable& table,
   return run_passes({.costs = table,
                      .pipeline = pipeline,
                      .holdings = holdings,
-                     .link_of_all = pipeline.link,
+                     .links = {.of_all = pipeline.link},
                      .limit_bytes = limit_bytes},
                     spent);
 }
@@ -77,7 +77,7 @@ program::Program finish_program(program::Program program,
   const PassInput input{.costs = no_costs,
                         .pipeline = no_turns,
                         .holdings = holdings,
-                        .link_of_all = link,
+                        .links = {.of_all = link},
                         .limit_bytes = limit_bytes};
   for (const auto pass : {hold_values, add_updates, finish}) {
     program = pass(std::move(program), input);

@@ -22,8 +22,7 @@ struct PassInput {
   const Pipeline& pipeline;
   const Holdings& holdings;            // of every rank
   const Sharding* sharding = nullptr;  // nothing: no replicas
-  LinkCost link_of_all = {};           // between any two ranks
-  LinkCost link_of_replicas = {};
+  UpdateLinks links = {};
   int64_t limit_bytes = 0;  // of every rank; 0: none
   // What replicas exchange in the update, and what each rank sends for it; nothing: gradients alone.
   UpdateForm form = {};

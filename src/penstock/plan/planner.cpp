@@ -16,10 +16,10 @@ namespace penstock::plan {
 namespace {
 
 Ground ground_of(const Request& request, const CostTable& costs, const Machine& machine) {
-  return {costs, request.model, machine, request.holdings};
+  return {costs, request.model, machine};
 }
 
-// The plan's own fields for what no decider has to look for.
+// Fills in the options that the layout and the machine alone decide.
 config::PlanOptions settle(config::PlanOptions options, const Machine& machine) {
   if (options.data == 1) {
     options.shard = "none";
@@ -138,13 +138,15 @@ PipelineAnswer solve_replicas(const Request& request,
                               const Machine& machine,
                               PipelineRequest pipeline) {
   PENSTOCK_CHECK(request.model.is_known(), "replicas of a model whose parameters are not known");
-  const Sharding units = sharding_of(
+  // The cuts are not known yet. They bound only units of whole gradients (plan.bucket), which add
+  // nothing to a layer.
+  const Sharding sharding = sharding_of(
       request.options, request.model, {0, static_cast<int32_t>(costs.layers.size())}, machine);
   std::vector<int32_t> rank_of;
-  if (units.keeps_gathered && pipeline.ranks > 1) {
+  if (sharding.keeps_gathered && pipeline.ranks > 1) {
     rank_of = fix_cuts(costs, pipeline);
   }
-  return solve_pipeline(with_sharding(costs, units, rank_of), pipeline);
+  return solve_pipeline(with_sharding(costs, sharding, rank_of), pipeline);
 }
 
 // Of one update: an asynchronous pipeline does the same in each.
@@ -180,6 +182,7 @@ Outcome plan_ranks(const Request& request, const CostTable& costs, const Machine
     outcome.binding = std::move(answer.binding);
     return outcome;
   }
+  // No limit where nothing fits: verify would call the program of the least bytes unsound.
   outcome.program = lower_plan(outcome.plan,
                                ground_of(request, costs, machine),
                                /*updates=*/1,
@@ -213,10 +216,8 @@ Outcome plan_one(const Request& request, const CostTable& costs, const Machine& 
                      .micro_batches = static_cast<int32_t>(options.micro_batches),
                      .rotor = request.rotor,
                      .spent = &outcome.spent};
-  if (request.holdings) {
-    one.holdings = *request.holdings;
-  } else if (request.model.is_known()) {
-    one.holdings = whole_holdings(request.model, machine);
+  if (request.model.is_known()) {
+    one.holdings = whole_holdings(request.model, costs, machine, options.memory);
   }
   OneRankAnswer answer;
   {
@@ -238,6 +239,13 @@ Outcome plan_one(const Request& request, const CostTable& costs, const Machine& 
   outcome.unlimited_bytes = answer.unlimited_bytes;
   outcome.slots = answer.slots;
   return outcome;
+}
+
+// What must fit is decided: from here on peaks are compared with what tensors take.
+void leave_out_spare(Outcome& outcome) {
+  for (size_t rank = 0; rank < outcome.peak_bytes.size(); ++rank) {
+    outcome.peak_bytes[rank] -= spare_bytes(outcome.program.ranks[rank]);
+  }
 }
 
 // Of all micro-batches of an update; where one rank does the same in each, of one.
@@ -265,8 +273,10 @@ int64_t Outcome::most_least_bytes() const {
 }
 
 Outcome make_plan(const Request& request, const CostTable& costs, const Machine& machine) {
-  return request.options.ranks() == 1 ? plan_one(request, costs, machine)
-                                      : plan_ranks(request, costs, machine);
+  Outcome outcome = request.options.ranks() == 1 ? plan_one(request, costs, machine)
+                                                 : plan_ranks(request, costs, machine);
+  leave_out_spare(outcome);
+  return outcome;
 }
 
 Outcome take_plan(const Plan& plan,
@@ -286,7 +296,13 @@ Outcome take_plan(const Plan& plan,
   }
   outcome.is_feasible =
       outcome.limit_bytes() == 0 || outcome.most_peak_bytes() <= outcome.limit_bytes();
+  leave_out_spare(outcome);
   outcome.recomputed_forwards = request.updates * count_recomputed(plan, outcome.cuts());
+  if (plan.mesh().ranks() == 1) {
+    outcome.unlimited_s =
+        costs.clear_s + costs.step_s +
+        static_cast<double>(plan.options.micro_batches) * seconds_of(costs, keep_everything(costs));
+  }
   return outcome;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +19,10 @@
 namespace penstock::plan {
 
 struct Request {
-  config::PlanOptions options;            // "auto" and empty: to be chosen
-  RotorOptions rotor = {};                // of one rank
-  int32_t updates = 1;                    // that an asynchronous pipeline runs before it is drained
-  ModelSizes model = {};                  // not known: what the cost table says of it
-  std::optional<Holdings> holdings = {};  // see Ground
+  config::PlanOptions options;  // "auto" and empty: to be chosen
+  RotorOptions rotor = {};      // of one rank
+  int32_t updates = 1;          // that an asynchronous pipeline runs before it is drained
+  ModelSizes model = {};        // not known: what the cost table says of it
 };
 
 // "Does not fit" is an answer, not an error.
@@ -34,7 +32,7 @@ struct Outcome {
   program::Program program;  // verified; of `plan`
   double step_s = 0;         // of each update
   double bubble = 0;         // share of the step in which ranks do not compute
-  std::vector<int64_t> peak_bytes;   // of each rank
+  std::vector<int64_t> peak_bytes;   // of each rank: what tensors take, without spare_bytes()
   std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do; exact for one
   std::vector<std::string> binding;  // of each rank: the instruction that holds most there
   int64_t recomputed_forwards = 0;

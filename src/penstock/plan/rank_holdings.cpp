@@ -12,15 +12,27 @@ namespace penstock::plan {
 
 namespace {
 
-// What blocks add: each buffer ends with one.
-int64_t rounding_bytes(const RankHoldings& holdings, const Machine& machine) {
-  std::map<program::ValueKind, int64_t> buffers;
+// What blocks add: each buffer ends with one. A kind of value has one buffer for all units; state has
+// one for each of its names.
+int64_t rounding_bytes(const RankHoldings& holdings,
+                       const OptimizerSize& optimizer,
+                       const Inventory& inventory,
+                       const Machine& machine) {
+  using program::ValueKind;
+  std::map<ValueKind, int64_t> by_kind;
   for (const HeldValue& one : holdings.values) {
-    buffers[one.value.kind] += one.value.bytes;
+    by_kind[one.value.kind] += one.value.bytes;
+  }
+  for (const ValueKind kind : {ValueKind::State, ValueKind::RankState, ValueKind::Fixed}) {
+    by_kind.erase(kind);
   }
   int64_t sum = 0;
-  for (const auto& [kind, bytes] : buffers) {
-    sum += machine.block(bytes) - bytes;
+  const auto add = [&](int64_t bytes) { sum += machine.block(bytes) - bytes; };
+  for (const auto& [kind, bytes] : by_kind) {
+    add(bytes);
+  }
+  for (const StateSize& state : optimizer.state) {
+    add(int64_t{4} * inventory.state_elements(state));
   }
   return sum;
 }
@@ -31,10 +43,8 @@ RankHoldings rank_holdings(const config::PlanOptions& options,
                            const CostTable& costs,
                            const Machine& machine) {
   OptimizerSize optimizer = model.optimizer(inventory);
-  // A device with blocks has its workspaces measured, those of the optimizer among them.
-  const bool has_blocks = machine.block_bytes > 1;
-  if (has_blocks) {
-    optimizer.workspaces.clear();
+  for (auto& [name, bytes] : optimizer.workspaces) {
+    bytes = machine.block(bytes);
   }
   RankHoldings holdings = holdings_of(inventory, optimizer, model.compute_bytes);
   const auto add = [&](const std::string& name, int64_t bytes) {
@@ -42,15 +52,13 @@ RankHoldings rank_holdings(const config::PlanOptions& options,
       holdings.values.push_back(fixed_value(name, bytes));
     }
   };
-  if (has_blocks) {
-    add("ends of buffers", rounding_bytes(holdings, machine));
-    for (const program::Held& held : costs.held) {
-      if (held.name == kWorkspacesName) {
-        add(held.name, held.bytes);
-      }
+  add("ends of buffers", rounding_bytes(holdings, optimizer, inventory, machine));
+  for (const program::Held& held : costs.held) {
+    if (held.name == kWorkspacesName) {
+      add(held.name, held.bytes);
     }
-    add("allocator pages", options.memory_bytes() > 0 ? machine.spare_page_bytes : 0);
   }
+  add(kPagesName, options.memory_bytes() > 0 ? machine.spare_page_bytes : 0);
   add("staging of collectives", inventory.place.replicas > 1 ? comm::Collectives::kStaging : 0);
   return holdings;
 }
@@ -132,13 +140,26 @@ Holdings stage_holdings(const config::PlanOptions& options,
   return holdings;
 }
 
-Holdings whole_holdings(const ModelSizes& model, const Machine& machine) {
+Holdings whole_holdings(const ModelSizes& model,
+                        const CostTable& costs,
+                        const Machine& machine,
+                        const std::string& limit) {
+  config::PlanOptions options;
+  options.memory = limit;
   return all_holdings(
-      config::PlanOptions(),
+      options,
       model,
       {.schedule = {.rank_of = {0}, .turns = {{}}}, .cuts = {0, model.num_layers()}},
-      /*costs=*/{},
+      costs,
       machine);
+}
+
+int64_t spare_bytes(const program::RankProgram& rank) {
+  int64_t sum = 0;
+  for (const program::Held& held : program::held_by_name(rank)) {
+    sum += held.name == kPagesName ? held.bytes : 0;
+  }
+  return sum;
 }
 
 std::vector<int64_t> copy_bytes_by_stage(const ModelSizes& model,

@@ -29,8 +29,8 @@ bool are_neighbours(int32_t layer, int32_t other) {
 }
 
 // The list of one rank of the pipeline, which becomes that of all replicas of the rank. It is taken
-// as work at layers (forward, loss, backward and its halves) with gaps between: gap i is before
-// work i, the last one after all work.
+// as work at layers (forward, loss, backward, input gradient, weight gradient) with gaps between: gap
+// i is before work i, the last one after all work.
 class StageSharding {
  public:
   StageSharding(const program::Program& pipeline,
@@ -197,15 +197,16 @@ class StageSharding {
   }
 
   void plan_buckets() {
-    std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> halves;  // by layer and micro-batch
+    // Made by the input gradient, completed by the weight gradient; by layer and micro-batch.
+    std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> begun;
     for (size_t i = 0; i < work_.size(); ++i) {
       Instruction& work = work_[i];
       const std::pair place{work.layer, work.micro_batch};
       if (work.op == Op::BackwardInput) {
-        halves[place] = make_buckets(work);
+        begun[place] = make_buckets(work);
       } else if (work.op == Op::BackwardWeight) {
-        work.updates.insert(work.updates.end(), halves[place].begin(), halves[place].end());
-        reduce_and_drop(i, halves[place]);
+        work.updates.insert(work.updates.end(), begun[place].begin(), begun[place].end());
+        reduce_and_drop(i, begun[place]);
       } else if (work.op == Op::Backward || work.op == Op::Loss) {
         reduce_and_drop(i, make_buckets(work));
       }
@@ -228,6 +229,8 @@ class StageSharding {
     for (size_t i = 0; i < buckets.size(); ++i) {
       add_reduce(gaps_[work + 1], units[i], work_[work].micro_batch, {buckets[i]});
     }
+    // The bucket stays while a neighbour works, so that its reduce runs beside that work; the Drop
+    // waits for the reduce. with_sharding() counts one such bucket.
     const bool stays =
         work + 1 < work_.size() && are_neighbours(layer_of(work_[work]), layer_of(work_[work + 1]));
     std::vector<ValueId>& drops = gaps_[work + (stays ? 2 : 1)].drops;
@@ -245,8 +248,8 @@ class StageSharding {
                            .seconds = cost(unit).reduce_s});
   }
 
-  // What others wait for goes out before this rank waits for its reduces; what it waits for itself
-  // comes last.
+  // Reduces start; sends go out, since peers wait for them; the Drop waits for the reduces; gathers
+  // start in what it freed; the rest, receives among it, comes last.
   void emit_gap(const Gap& gap) {
     const auto waits_for_nobody = [](const Instruction& one) { return one.op == Op::Send; };
     const auto rest = std::find_if_not(gap.others.begin(), gap.others.end(), waits_for_nobody);
@@ -258,9 +261,10 @@ class StageSharding {
     emit_all(gap.gathers);
     for (auto other = rest; other != gap.others.end(); ++other) {
       emit(*other);
-      const bool is_sharded =
+      // With Shard::Parameters no replica keeps whole weights: each use gathers its own.
+      const bool keeps_whole_weights =
           sharding_.shard == Shard::Optimizer || sharding_.shard == Shard::Gradients;
-      if (other->op == Op::Step && is_sharded) {
+      if (other->op == Op::Step && keeps_whole_weights) {
         gather_moved();
       }
     }
@@ -337,7 +341,7 @@ std::vector<program::Unit> Sharding::program_units() const {
 
 namespace {
 
-// Nobody has told its ranks what they hold and how it moves.
+// True before the passes "hold" and "update" have run.
 bool holds_nothing(const program::Program& pipeline) {
   return pipeline.groups.empty() &&
          std::all_of(pipeline.ranks.begin(), pipeline.ranks.end(), [](const RankProgram& rank) {

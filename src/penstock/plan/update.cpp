@@ -37,6 +37,7 @@ std::map<int32_t, std::vector<int32_t>> find_tied(const program::Program& progra
   return tied;
 }
 
+// One rank's list: each Step becomes the sums over stages, squares, decision and the Step itself.
 class RankUpdates {
  public:
   RankUpdates(program::Program& program,
@@ -120,6 +121,7 @@ class RankUpdates {
     const auto others = static_cast<int64_t>(program_.ranks.size()) - 1;
     if (others > 0 && program_.updates == 1) {
       const ValueId own = std::exchange(made, make(ValueKind::AllSquares, update));
+      // A sum of squares is an ExactSum: two doubles for each parameter of the model.
       const int64_t bytes = 2 * static_cast<int64_t>(sizeof(double)) * holdings_.num_parameters;
       emit({.op = Op::Gather,
             .group = program_.add_group(comm::all()),

@@ -8,6 +8,9 @@
 
 #include "penstock/plan/cost_table.h"
 
+namespace penstock::device {
+struct Device;
+}
 namespace penstock::model {
 class Chain;
 class Parameters;
@@ -45,6 +48,13 @@ plan::CostTable measure(const model::Chain& chain,
 
 // Bytes as the layers' shapes give them, without running anything: no seconds, no transients.
 // Enough for a program that is under no limit.
+plan::CostTable sizes_of(const model::Chain& chain,
+                         at::ScalarType compute_type,
+                         const device::Device& device,
+                         const at::Tensor& inputs,
+                         const at::Tensor& targets);
+
+// The same, as these parameters have it.
 plan::CostTable sizes_of(const model::Chain& chain,
                          const model::Parameters& parameters,
                          const at::Tensor& inputs,

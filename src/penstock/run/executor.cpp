@@ -1,3 +1,7 @@
+// Runs a rank's instructions in order; execute() has a row for each op. Their functions are in
+// executor_layers.cpp (forward, loss, backward), executor_exchange.cpp (send, receive, gather,
+// reduce), executor_update.cpp (add, and everything from sketch to step) and here (drop, stash).
+// executor_graph.cpp records a step on a device that can.
 #include "penstock/run/executor.h"
 
 #include <algorithm>
@@ -22,8 +26,8 @@ using program::ValueKind;
 
 namespace {
 
-// Where the last update begins, which is not recorded in a graph: its settings change from step to
-// step. The end of an evaluation.
+// The first instruction that a graph leaves out: the Squares of the last update, whose settings
+// change from step to step. Of an evaluation: the end of the list.
 size_t find_update(const program::RankProgram& rank, bool is_evaluation) {
   size_t at = rank.instructions.size();
   if (is_evaluation) {
@@ -74,7 +78,7 @@ Executor::Executor(const program::Program& program,
                    Replicas* replicas)
     : Executor(program, chain, parameters, &group, replicas, /*transfers=*/nullptr) {}
 
-// What goes between ranks then is a part of what a step sends.
+// An evaluation shares the step's transfers: all its routes are among those of the step.
 Executor::Executor(const program::Program& evaluation, const Executor& step)
     : Executor(
           evaluation, step.chain_, step.parameters_, step.group_, step.replicas_, step.transfers_) {
@@ -117,7 +121,7 @@ Executor::Executor(const program::Program& program,
                           ": use fewer plan.micro_batches"));
   }
   update_at_ = find_update(rank_, program.is_evaluation());
-  has_own_gradients_ = std::any_of(
+  has_unreduced_gradients_ = std::any_of(
       rank_.instructions.begin(), rank_.instructions.end(), [](const Instruction& instruction) {
         return instruction.op == Op::Sketch;
       });
@@ -162,6 +166,8 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
   }
   outcomes_.clear();
   run_step(step);
+  // Of several updates move() has noted each outcome. Of one it is asked for here, where the device
+  // is done: the step waits for it only once.
   if (outcomes_.empty()) {
     outcomes_.push_back(stepper.updated());
   }
@@ -208,12 +214,16 @@ LossSum Executor::evaluate(const at::Tensor& inputs, const at::Tensor& targets) 
   return result;
 }
 
-// Up to its losses, in the order of the micro-batches, whatever order they ran in.
+// Runs the whole program and leaves loss_sums_ by micro-batch, whatever order they ran in.
 void Executor::run_step(Step& step) {
   find_shapes(step.input, step.samples_each);
   const int64_t replica_before = sent_to_replicas();
   const int64_t sent_before = group_ == nullptr ? 0 : group_->sent_bytes();
-  memory::refuse_over_limit([&] { give_inputs(step); });
+  try {
+    memory::refuse_over_limit([&] { give_inputs(step); });
+  } catch (const memory::LimitError& error) {
+    throw OverLimit(cat("the inputs of the step: ", error.what()));
+  }
   try {
     run_all(step);
   } catch (...) {
@@ -232,7 +242,8 @@ void Executor::run_step(Step& step) {
   }
 }
 
-// Everything up to the update can be recorded; the update's settings change from step to step.
+// From the second step on a graph may take the place of everything before update_at_. There is none
+// with a watcher, which must see every value, nor with several updates, which stand between the work.
 void Executor::run_all(Step& step) {
   const bool is_recordable = uses_graph_ && !watcher_ && program_.updates == 1;
   if (!is_recordable || !has_run_ || !run_recorded(step)) {
@@ -240,6 +251,7 @@ void Executor::run_all(Step& step) {
     run_instructions(0, update_at_, step);
   }
   run_instructions(update_at_, rank_.instructions.size(), step);
+  // What is still on a line, as weights that are gathered after the step, belongs to this step.
   for (const WorkPtr& work : collectives_) {
     if (work) {
       replicas_->wait(*work);
@@ -292,6 +304,8 @@ void Executor::run_instructions(size_t first, size_t end, Step& step) {
       free(id, index, step);
     }
     stopwatch_->mark();
+    // Two points for each instruction: its peak, and what is live after its frees. finish_record()
+    // adds the times, which a GPU knows only at the end.
     const memory::Usage held = memory::usage();
     record.memory.push_back({0, held.peak_bytes});
     record.memory.push_back({0, held.current_bytes});
@@ -338,7 +352,7 @@ void Executor::begin_record() {
 
 void Executor::execute(const Instruction& instruction, Step& step) {
   using Run = void (Executor::*)(const Instruction&, Step&);
-  // What each operation does, in the order of Op.
+  // What each op does, in the order of Op.
   static constexpr program::OpTable<Run> kRuns = program::op_table<Run>({
       {program::Op::Forward, &Executor::forward},
       {program::Op::Loss, &Executor::loss},
@@ -357,7 +371,7 @@ void Executor::execute(const Instruction& instruction, Step& step) {
       {program::Op::Decide, &Executor::decide},
       {program::Op::Prepare, &Executor::prepare},
       {program::Op::Exchange, &Executor::exchange},
-      {program::Op::Step, &Executor::move},
+      {program::Op::Step, &Executor::move},  // Step is the state of a run here
   });
   (this->*program::row_of(kRuns, instruction.op))(instruction, step);
 }

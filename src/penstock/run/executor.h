@@ -122,7 +122,7 @@ class Executor {
   void drop(const program::Instruction& instruction, Step& step);
   void stash(const program::Instruction& instruction, Step& step);
   void gather(const program::Instruction& instruction, Step& step);
-  void gather_sums(const program::Instruction& instruction, Step& step);
+  void gather_for_optimizer(const program::Instruction& instruction, Step& step);
   void gather_squares(const program::Instruction& instruction, Step& step);
   void reduce(const program::Instruction& instruction, Step& step);
   void reduce_over_stages(const program::Instruction& instruction, Step& step);
@@ -182,7 +182,7 @@ class Executor {
   program::Timeline measured_;
   double record_began_ = 0;
   std::unique_ptr<AllSquares> all_squares_;  // nothing: the rank decides alone
-  bool has_own_gradients_ = false;           // that nobody reduces over the replicas
+  bool has_unreduced_gradients_ = false;     // each replica has its own, and sketches the norm
   size_t update_at_ = 0;                     // the first instruction of the last update
   std::vector<WorkPtr> collectives_;         // by instruction, of the last run
   std::vector<double> losses_, loss_sums_, loss_scales_;

@@ -57,7 +57,7 @@ void Executor::send(const Instruction& instruction, Step& step) {
                  count);
   for (size_t i = 0; i < count; ++i) {
     at::Tensor& tensor = slot.tensors[i];
-    tensor = tensor.contiguous();
+    tensor = tensor.contiguous();  // in the slot: what is sent must live until free() has waited
     slot.sent.push_back(
         transfers_->send(instruction.resource.index, channel_number(value(id)), tensor));
   }
@@ -76,6 +76,7 @@ void Executor::receive(const Instruction& instruction, Step& step) {
   }
 }
 
+// An element of the rank's list, not a copy of one.
 int32_t Executor::number_of(const Instruction& instruction) const {
   return static_cast<int32_t>(&instruction - rank_.instructions.data());
 }
@@ -99,7 +100,7 @@ void Executor::start_on_line(const Instruction& instruction, WorkPtr work, Step&
 
 void Executor::gather(const Instruction& instruction, Step& step) {
   if (instruction.units.empty()) {
-    return gather_sums(instruction, step);
+    return gather_for_optimizer(instruction, step);
   }
   const int32_t unit = instruction.units[0];
   const model::Tensors weights = parameters_.unit_weights(unit);
@@ -111,8 +112,8 @@ void Executor::gather(const Instruction& instruction, Step& step) {
                 step);
 }
 
-// On a line: over the replicas, while the rank computes (plan/shard.cpp). On compute: over the stages
-// that have a tied table (plan/update.cpp).
+// The sum over the replicas runs on a line while the rank computes (plan/shard.cpp writes it). The sum
+// over the stages that have a tied table runs on compute (plan/update.cpp): executor_update.cpp.
 void Executor::reduce(const Instruction& instruction, Step& step) {
   if (instruction.resource.kind != program::ResourceKind::Line) {
     return reduce_over_stages(instruction, step);

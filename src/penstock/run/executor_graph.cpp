@@ -9,6 +9,7 @@ namespace penstock::run {
 
 bool Executor::run_recorded(Step& step) {
   const double scale = step.scales[0] * step.input.loss_scale;
+  // The loss's scale is a number in the recorded kernels: another scale needs another graph.
   if (!graph_ || graph_scale_ != scale) {
     graph_.reset();
     graph_ = device::make_step_graph(parameters_.device());
@@ -53,7 +54,7 @@ void Executor::use_graph() {
   for (int64_t i = 0; i < chain_.size(); ++i) {
     PENSTOCK_CHECK(!chain_.layer(i).is_random(), "a step with random layers cannot be recorded");
   }
-  // Nothing where the device cannot record.
+  // A device that cannot record has none: every step then runs its list.
   uses_graph_ = device::make_step_graph(parameters_.device()) != nullptr;
 }
 

@@ -130,6 +130,7 @@ void Executor::loss(const Instruction& instruction, Step& step) {
   step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
 
+// Backward as a whole, or the input gradient alone, which leaves `work` for backward_weight().
 void Executor::backward(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
   const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
@@ -162,6 +163,8 @@ void Executor::backward(const Instruction& instruction, Step& step) {
 void Executor::backward_weight(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
   const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
+  // Not weights_for(): a weight gradient reads no weights (Unit::is_needed_for), and none are gathered
+  // for it. Layers find what they need in `work`.
   chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
                                       gradients_for(instruction, layer, step),
                                       std::move(step.slot(work).work));

@@ -20,41 +20,6 @@ constexpr int64_t kAtOnce = int64_t{1} << 20;
 
 }  // namespace
 
-namespace {
-
-[[noreturn]] void refuse_exchange() {
-  throw InternalError("the program exchanges what the optimizer does not have");
-}
-
-}  // namespace
-
-std::vector<double> Stepper::take_sketches(model::Parameters&, const UpdateSettings&) {
-  refuse_exchange();
-}
-void Stepper::estimate_squares(model::Parameters&, const std::vector<double>&) {
-  refuse_exchange();
-}
-void Stepper::fill_state(model::Parameters&, comm::Group&) {
-  refuse_exchange();
-}
-std::vector<double> Stepper::prepare(model::Parameters&) {
-  refuse_exchange();
-}
-void Stepper::exchange(model::Parameters&, comm::Group&) {
-  refuse_exchange();
-}
-void Stepper::take_lengths(const std::vector<double>&) {
-  refuse_exchange();
-}
-
-std::vector<double> NoStepper::take_sketches(model::Parameters& parameters, const UpdateSettings&) {
-  parameters_ = parameters.all().size();
-  return {};
-}
-void NoStepper::take_squares(model::Parameters& parameters, const UpdateSettings&, bool) {
-  parameters_ = parameters.all().size();
-}
-
 const UpdateSettings& Executor::settings_of(const Step& step) const {
   PENSTOCK_CHECK(step.updates_done < step.input.updates.size(),
                  "settings of ",
@@ -77,7 +42,7 @@ void Executor::reduce_over_stages(const Instruction& instruction, Step&) {
   const int64_t channel = comm::shared_gradient_channel(chain_.size());
   const comm::What what = [&] { return describe(number_of(instruction)); };
   for (const at::Tensor& gradient :
-       parameters_.shared_gradients(instruction.units[0], /*is_whole=*/has_own_gradients_)) {
+       parameters_.shared_gradients(instruction.units[0], /*is_whole=*/has_unreduced_gradients_)) {
     const at::Tensor room = at::empty({std::min(kAtOnce, gradient.numel())}, gradient.options());
     for (int64_t first = 0; first < gradient.numel(); first += kAtOnce) {
       at::Tensor ours = gradient.narrow(0, first, std::min(kAtOnce, gradient.numel() - first));
@@ -95,14 +60,15 @@ void Executor::sketch(const Instruction&, Step& step) {
 }
 
 void Executor::squares(const Instruction&, Step& step) {
-  if (has_own_gradients_) {
+  if (has_unreduced_gradients_) {
     return step.stepper.estimate_squares(parameters_, step.sums);
   }
   step.stepper.take_squares(parameters_, settings_of(step), /*for_others=*/all_squares_ != nullptr);
 }
 
-// What belongs to no unit: the optimizer's, which is to say of its replicas, or of all ranks.
-void Executor::gather_sums(const Instruction& instruction, Step& step) {
+// What belongs to no unit, for the optimizer: the squares of all ranks; of its replicas, state,
+// sketches or lengths.
+void Executor::gather_for_optimizer(const Instruction& instruction, Step& step) {
   const program::ValueKind made = value(instruction.makes[0]).kind;
   if (made == program::ValueKind::AllSquares) {
     return gather_squares(instruction, step);

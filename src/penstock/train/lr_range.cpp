@@ -14,6 +14,7 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
@@ -53,9 +54,11 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   const device::Device device = open_device(recipe);
   const memory::LimitScope limit(memory::current_account(), recipe.plan.memory_bytes());
   const model::Chain chain = make_chain(recipe.model, device);
+  const plan::Machine machine = find_machine(recipe);
+  Planned planned = plan_run(recipe, chain, device, machine, {});
   model::Parameters parameters(chain, compute_type(recipe.train), seed, device);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-  const Planned planned = plan_run(recipe, chain, parameters, *optimizer, /*predicts=*/false);
+  rehearse(recipe, chain, machine, {}, parameters, planned);
   run::Executor executor(planned.result.program, chain, parameters);
   load_start_weights(recipe.model, chain, parameters);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});

@@ -2,82 +2,41 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
 
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/memory/gpu_account.h"
+#include "penstock/plan/cuts.h"
 #include "penstock/plan/lower_plan.h"
-#include "penstock/profile/profile.h"
+#include "penstock/plan/rank_holdings.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/plan_text.h"
-#include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/asynchronous.h"
 #include "penstock/train/machine.h"
 #include "penstock/train/rank_holdings.h"
-#include "penstock/train/rank_model.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
 
 namespace {
 
-std::string describe(const config::Recipe& recipe) {
-  return cat(recipe.model.family,
-             ", ",
-             recipe.model.layers,
-             " layers, width ",
-             recipe.model.width,
-             ", micro-batches of ",
-             recipe.micro_batch_size(),
-             " x ",
-             recipe.model.context,
-             ", dropout ",
-             recipe.model.dropout,
-             ", ",
-             recipe.train.precision,
-             ", ",
-             recipe.run.device == "cuda"
-                 ? std::string("one GPU")
-                 : cat(at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads"));
-}
-
-plan::Holdings find_holdings(const config::Recipe& recipe, const model::Parameters& parameters) {
-  return holdings_alone(recipe, parameters, memory::usage().current_bytes);
-}
-
-// For people, and for plans from the table alone.
-std::vector<program::Held> sums_of(const plan::Holdings& holdings) {
-  program::RankProgram rank;
-  for (const plan::HeldValue& one : holdings.ranks.front().values) {
-    rank.hold(one.value, one.label);
-  }
-  return program::held_by_name(rank);
-}
-
-// Optimizer state per layer, in the proportion of its parameters.
-void share_optimizer_state(plan::CostTable& table, const optim::Optimizer& optimizer) {
-  const int64_t copies = std::count_if(
-      optimizer.state().begin(), optimizer.state().end(), [](const optim::StateBuffer& buffer) {
-        return !buffer.is_per_parameter;
-      });
-  for (plan::LayerCost& layer : table.layers) {
-    layer.optimizer_bytes = copies * layer.parameter_bytes;
-  }
-  table.loss.optimizer_bytes = copies * table.loss.parameter_bytes;
-}
-
-// What the optimizer's step did to its fresh state is undone: it saw no gradients, but SGD takes in
-// weight decay.
-void forget_steps(optim::Optimizer& optimizer) {
-  optimizer.set_steps_done(0);
-  for (const optim::StateBuffer& state : optimizer.state()) {
-    at::Tensor(state.flat).zero_();
+// More stages than layers, or cuts that are none.
+void require_cuts(const config::Recipe& recipe, const model::Chain& chain) {
+  const config::PlanOptions& options = recipe.plan;
+  const schedule::Kind kind = options.schedule == "auto" ? schedule::Kind::OneFOneB
+                                                         : schedule::parse_kind(options.schedule);
+  const int64_t stages =
+      options.pipeline * schedule::stages_per_rank(kind, static_cast<int32_t>(options.chunks));
+  const std::vector<int32_t> first_layers = options.first_layers();
+  plan::check_stages(static_cast<int32_t>(stages), static_cast<int32_t>(chain.size()));
+  if (!first_layers.empty() && options.schedule != "auto") {
+    plan::check_cuts(
+        first_layers, static_cast<int32_t>(chain.size()), static_cast<int32_t>(stages));
   }
 }
 
@@ -112,13 +71,21 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
 // The first size, in the order of the plan, that the table promises too small.
 std::string first_understatement(const plan::CostTable& table,
                                  const plan::CostTable& model,
-                                 const plan::Operations& operations) {
+                                 const plan::Plan& plan) {
   std::vector<Field> fields{
       {table.layers.front().name, "input_bytes", table.input_bytes(), model.input_bytes()},
       {"the table", "step_extra_bytes", table.step_extra_bytes, model.step_extra_bytes}};
-  for (const plan::Operation& operation : operations) {
-    const std::vector<Field> more = fields_behind(operation, table, model);
-    fields.insert(fields.end(), more.begin(), more.end());
+  const auto add = [&](const plan::Operations& operations) {
+    for (const plan::Operation& operation : operations) {
+      const std::vector<Field> more = fields_behind(operation, table, model);
+      fields.insert(fields.end(), more.begin(), more.end());
+    }
+  };
+  for (const std::vector<plan::StageOperations>& stage : plan.operations) {
+    for (const plan::StageOperations& one : stage) {
+      add(one.forward);
+      add(one.backward);
+    }
   }
   for (const Field& field : fields) {
     if (field.found > field.said) {
@@ -134,187 +101,167 @@ std::string first_understatement(const plan::CostTable& table,
   return "its sizes are not the model's";
 }
 
-// The plan stays; only its program is written again with the bytes of `measured`.
-void prove_with(const plan::CostTable& measured,
-                const TableOrigin& origin,
-                const plan::CostTable& table,
-                const std::optional<plan::Holdings>& holdings,
-                plan::Outcome& result) {
-  // Seconds from the table, bytes as measured.
-  plan::CostTable honest = table;
-  for (size_t i = 0; i < honest.layers.size(); ++i) {
-    plan::LayerCost& layer = honest.layers[i];
+// Seconds from the table, bytes as measured.
+plan::CostTable with_bytes(plan::CostTable table, const plan::CostTable& measured) {
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    plan::LayerCost& layer = table.layers[i];
     const plan::LayerCost& found = measured.layers[i];
     layer.forward_extra_bytes = found.forward_extra_bytes;
     layer.input_bytes = found.input_bytes;
+    layer.weight_state_bytes = found.weight_state_bytes;
+    layer.weight_extra_bytes = found.weight_extra_bytes;
     for (size_t k = 0; k < layer.ways.size(); ++k) {
       plan::KeepCost& way = layer.ways[k];
       way.saved_bytes = found.ways[k].saved_bytes;
       way.forward_extra_bytes = found.ways[k].forward_extra_bytes;
       way.backward_extra_bytes = found.ways[k].backward_extra_bytes;
+      way.backward_input_extra_bytes = found.ways[k].backward_input_extra_bytes;
       way.recompute_extra_bytes = found.ways[k].recompute_extra_bytes;
     }
   }
-  honest.loss.extra_bytes = measured.loss.extra_bytes;
-  honest.step_extra_bytes = measured.step_extra_bytes;
+  table.loss.extra_bytes = measured.loss.extra_bytes;
+  table.step_extra_bytes = measured.step_extra_bytes;
+  return table;
+}
+
+// A plan that rests on a table from a file is proved once more with the bytes that the layers really
+// need. The plan stays; only its program is written again. Throws Error (exit code 1) with the
+// numbers when it breaks the limit then.
+void prove_with(const plan::CostTable& measured,
+                const TableOrigin& origin,
+                const plan::Request& request,
+                const plan::Machine& machine,
+                Planned& planned) {
+  plan::Outcome& result = planned.result;
+  const plan::CostTable honest = with_bytes(planned.costs, measured);
   program::Program program =
       plan::lower_plan(result.plan,
-                       {.costs = honest, .model = {}, .machine = {}, .holdings = holdings},
-                       /*updates=*/1,
+                       {.costs = honest, .model = request.model, .machine = machine},
+                       request.updates,
                        /*limit_bytes=*/0);
   const int64_t limit = result.limit_bytes();
-  const int64_t peak = program::replay_peak(program.ranks.front()).bytes;
-  if (limit > 0 && peak > limit) {
-    throw Error(ExitCode::Negative,
-                cat(origin.name,
-                    " promises a peak of ",
-                    format_count(result.most_peak_bytes()),
-                    " bytes, but with the bytes measured here the same plan needs ",
-                    format_count(peak),
-                    ", over the limit of ",
-                    format_count(limit),
-                    ": ",
-                    first_understatement(table, measured, result.plan.one_rank_operations()),
-                    "; ",
-                    origin.remedy));
-  }
-  program.ranks.front().limit_bytes = limit;
-  result.program = std::move(program);
-  result.peak_bytes = {peak};
-}
-
-// [inputs and targets, samples, tokens]
-at::Tensor random_micro_batch(const config::Recipe& recipe) {
-  const int64_t samples = recipe.micro_batch_size();
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
-  return at::randint(
-      recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
-}
-
-struct Built {
-  explicit Built(const config::Recipe& recipe)
-      : device(open_device(recipe)),
-        chain(make_chain(recipe.model, device)),
-        parameters(
-            chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
-        optimizer(optim::make_optimizer(recipe.train, parameters)) {}
-
-  device::Device device;
-  model::Chain chain;
-  model::Parameters parameters;
-  std::unique_ptr<optim::Optimizer> optimizer;
-};
-
-}  // namespace
-
-TableOrigin table_of_recipe(const config::Recipe& recipe) {
-  return {cat("plan.costs = ", recipe.plan.costs), "measure again with penstock profile"};
-}
-
-TableOrigin table_of_plan() {
-  return {"the plan's costs.table", "plan again with penstock plan --out"};
-}
-
-void require_table_of(const plan::CostTable& table,
-                      const model::Chain& chain,
-                      const config::Recipe& recipe,
-                      const TableOrigin& origin) {
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError(cat(origin.name, " ", what, "; ", origin.remedy));
-  };
-  if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
-    refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
-  }
-  const std::vector<model::TensorShape> shapes = chain.shapes_for(
-      {{recipe.micro_batch_size(), recipe.model.context}, at::kLong}, compute_type(recipe.train));
-  for (int64_t i = 0; i < chain.size(); ++i) {
-    const model::Layer& layer = chain.layer(i);
-    const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
-    const int64_t tensor_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
-    const int64_t output_bytes =
-        recipe.run.device == "cuda" ? memory::gpu_block_bytes(tensor_bytes) : tensor_bytes;
-    const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
-      return a.name == b.name && a.needs_output == b.needs_output;
-    };
-    if (cost.output_bytes != output_bytes || !std::equal(cost.ways.begin(),
-                                                         cost.ways.end(),
-                                                         layer.ways().begin(),
-                                                         layer.ways().end(),
-                                                         same_way)) {
-      refuse(cat("does not fit the model: layer ",
-                 i,
-                 " (",
-                 cost.name,
-                 ", ",
-                 format_count(cost.output_bytes),
-                 " bytes out) is not ",
-                 layer.name(),
-                 " (",
-                 format_count(output_bytes),
-                 " bytes out) or has other save modes"));
+  std::vector<int64_t> peaks;
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    program::RankProgram& list = program.ranks[rank];
+    const int64_t peak = program::replay_peak(list).bytes;
+    if (limit > 0 && peak > limit) {
+      throw Error(ExitCode::Negative,
+                  cat(origin.name,
+                      " promises a peak of ",
+                      format_count(result.peak_bytes[rank]),
+                      " bytes",
+                      program.ranks.size() > 1 ? cat(" on rank ", rank) : "",
+                      ", but with the bytes measured here the same plan needs ",
+                      format_count(peak),
+                      ", over the limit of ",
+                      format_count(limit),
+                      ": ",
+                      first_understatement(planned.costs, measured, result.plan),
+                      "; ",
+                      origin.remedy));
     }
+    peaks.push_back(peak - plan::spare_bytes(list));
+    list.limit_bytes = limit;
   }
+  result.program = std::move(program);
+  result.peak_bytes = std::move(peaks);
 }
 
-plan::CostTable measure_costs(const config::Recipe& recipe,
-                              const model::Chain& chain,
-                              model::Parameters& parameters,
-                              optim::Optimizer& optimizer,
-                              const CostOptions& options) {
-  PENSTOCK_CHECK(optimizer.steps_done() == 0, "costs are measured before training begins");
-  const std::vector<program::Held> held = sums_of(find_holdings(recipe, parameters));
-  const at::Tensor tokens = random_micro_batch(recipe);
-
-  profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
-                                    .measures_halves = options.measures_halves};
-  profiling.step = [&] {
-    parameters.add_shares();
-    optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});
-  };
-  if (options.is_quick) {
-    profiling.least_rounds = 3;
-    profiling.most_rounds = 5;
-  }
-  std::optional<report::Progress> progress;
-  if (options.shows_progress && !options.only_bytes) {
-    progress.emplace(report::ProgressOptions{
-        .title = "measure", .total = profiling.most_rounds, .plain_every = profiling.most_rounds});
-    profiling.on_round = [&](int done, int) { progress->update(done, {}); };
-  }
-  plan::CostTable table = profile::measure(chain, parameters, tokens[0], tokens[1], profiling);
-  if (progress) {
-    progress->finish();
-  }
-  forget_steps(optimizer);
-  table.held = held;
-  table.description = describe(recipe);
-  share_optimizer_state(table, optimizer);
-  return table;
+// Where nothing has been measured, costs that a plan without a limit and without seconds needs.
+bool needs_seconds(const config::Recipe& recipe, const PlanSource& source) {
+  return recipe.plan.ranks() > 1 || recipe.plan.memory_bytes() > 0 || source.predicts;
 }
 
-namespace {
+std::optional<TableOrigin> origin_of(const config::Recipe& recipe, const PlanSource& source) {
+  if (source.given != nullptr) {
+    return table_of_plan();
+  }
+  return recipe.plan.costs.empty() ? std::nullopt : std::optional(table_of_recipe(recipe));
+}
 
-// The recipe's cost table where it names one, else measured. Parameters, optimizer state and
-// whatever else is held now count either way.
 plan::CostTable find_costs(const config::Recipe& recipe,
                            const model::Chain& chain,
-                           model::Parameters& parameters,
-                           optim::Optimizer& optimizer) {
-  if (recipe.plan.costs.empty()) {
-    return measure_costs(recipe, chain, parameters, optimizer);
+                           const device::Device& device,
+                           const PlanSource& source) {
+  if (source.given != nullptr) {
+    return source.given->costs;
   }
-  plan::CostTable table = plan::read_costs(recipe.plan.costs);
-  table.held = sums_of(find_holdings(recipe, parameters));
-  return table;
-}
-
-plan::Request plan_request(const config::Recipe& recipe,
-                           std::optional<plan::Holdings> holdings,
-                           const plan::RotorOptions& rotor = {}) {
-  return {.options = recipe.plan, .rotor = rotor, .holdings = std::move(holdings)};
+  if (!recipe.plan.costs.empty()) {
+    return plan::read_costs(recipe.plan.costs);
+  }
+  return needs_seconds(recipe, source) ? measure_costs(recipe,
+                                                       chain,
+                                                       device,
+                                                       {.is_quick = source.is_quick,
+                                                        .measures_halves = recipe.plan.ranks() > 1})
+                                       : costs_of_shapes(recipe, chain, device);
 }
 
 }  // namespace
+
+plan::Request plan_request(const config::Recipe& recipe, const model::Chain& chain) {
+  return {.options = recipe.plan,
+          .updates = static_cast<int32_t>(most_steps_at_once(recipe)),
+          .model = model_sizes(recipe, chain)};
+}
+
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
+                                    const model::Chain& chain,
+                                    const device::Device& device) {
+  require_cuts(recipe, chain);
+  const PlanSource source{.predicts = true};
+  plan::CostTable table = find_costs(recipe, chain, device, source);
+  if (const std::optional<TableOrigin> origin = origin_of(recipe, source)) {
+    require_table_of(table, chain, recipe, *origin);
+  }
+  return table;
+}
+
+Planned find_plan(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  const device::Device& device,
+                  const plan::Machine& machine,
+                  const PlanSource& source) {
+  require_cuts(recipe, chain);
+  Planned planned{find_costs(recipe, chain, device, source), {}};
+  const std::optional<TableOrigin> origin = origin_of(recipe, source);
+  std::optional<plan::CostTable> measured;
+  if (origin) {
+    require_table_of(planned.costs, chain, recipe, *origin);
+    measured = measure_costs(
+        recipe, chain, device, {.only_bytes = true, .measures_halves = recipe.plan.ranks() > 1});
+    planned.costs.target_bytes = measured->target_bytes;
+    planned.costs.held = measured->held;
+  }
+  plan::Request request = plan_request(recipe, chain);
+  request.rotor = source.rotor;
+  const bool has_seconds = origin || needs_seconds(recipe, source);
+  if (!has_seconds && request.options.recompute == "rotor") {
+    request.options.recompute = "none";  // its answer where there is no limit
+  }
+  planned.result = source.given != nullptr
+                       ? plan::take_plan(source.given->plan, request, planned.costs, machine)
+                       : plan::make_plan(request, planned.costs, machine);
+  if (measured && planned.result.is_feasible) {
+    prove_with(*measured, *origin, request, machine, planned);
+  }
+  return planned;
+}
+
+Planned plan_run(const config::Recipe& recipe,
+                 const model::Chain& chain,
+                 const device::Device& device,
+                 const plan::Machine& machine,
+                 const PlanSource& source) {
+  Planned planned = find_plan(recipe, chain, device, machine, source);
+  if (!planned.result.is_feasible) {
+    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
+  }
+  if (planned.result.step_s > 0) {
+    log_info("plan: ", report::plan_line(planned.result));
+  }
+  return planned;
+}
 
 namespace {
 
@@ -324,9 +271,6 @@ bool can_be_placed(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
                    const config::Recipe& recipe) {
-  if (!parameters.device().is_gpu() || memory::current_account().limit_bytes() == 0) {
-    return true;
-  }
   const at::Tensor tokens = at::randint(
       recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
   run::Executor executor(program, chain, parameters);
@@ -343,166 +287,76 @@ bool can_be_placed(const program::Program& program,
 
 }  // namespace
 
-Planned make_plan(const config::Recipe& recipe,
-                  const model::Chain& chain,
-                  model::Parameters& parameters,
-                  optim::Optimizer& optimizer,
-                  const plan::RotorOptions& rotor) {
-  Planned planned{find_costs(recipe, chain, parameters, optimizer), {}};
-  const TableOrigin origin = table_of_recipe(recipe);
-  std::optional<plan::CostTable> measured;
-  if (!recipe.plan.costs.empty()) {
-    measured = measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-    require_table_of(planned.costs, chain, recipe, origin);
-    planned.costs.target_bytes = measured->target_bytes;
+void rehearse(const config::Recipe& recipe,
+              const model::Chain& chain,
+              const plan::Machine& machine,
+              const PlanSource& source,
+              model::Parameters& parameters,
+              Planned& planned) {
+  if (!parameters.device().is_gpu() || memory::current_account().limit_bytes() == 0 ||
+      recipe.plan.ranks() > 1) {
+    return;
   }
-  plan::Request request = plan_request(recipe, find_holdings(recipe, parameters), rotor);
-  const plan::Machine machine = find_machine(recipe);
-  const auto solve = [&] {
-    planned.result = plan::make_plan(request, planned.costs, machine);
-    if (measured && planned.result.is_feasible) {
-      prove_with(*measured, origin, planned.costs, request.holdings, planned.result);
-    }
-    return planned.result.is_feasible;
-  };
-  // A GPU's memory can be free and yet fragmented. Where the allocator cannot place a plan, one that
-  // uses a little less is tried.
   const int64_t limit = recipe.plan.memory_bytes();
   constexpr int kTries = 5;
-  bool fits = solve();
-  for (int tries = 1; fits && !can_be_placed(planned.result.program, chain, parameters, recipe);
-       ++tries) {
+  plan::Request request = plan_request(recipe, chain);
+  for (int tries = 1; !can_be_placed(planned.result.program, chain, parameters, recipe); ++tries) {
     const int64_t peak = planned.result.most_peak_bytes();
     request.options.memory = cat(limit - tries * (limit / 50));
-    fits = tries < kTries && solve();
-    if (!fits) {
+    if (tries < kTries && source.given == nullptr) {
+      planned.result = plan::make_plan(request, planned.costs, machine);
+    }
+    if (tries == kTries || source.given != nullptr || !planned.result.is_feasible) {
       throw Error(ExitCode::Negative,
                   cat("the GPU's allocator cannot place a step of ",
                       format_bytes(peak),
                       " within plan.memory = ",
                       recipe.plan.memory,
-                      ", for free memory is fragmented; try a little more, or more "
-                      "plan.micro_batches"));
+                      ", for free memory is fragmented; try ",
+                      source.given ? "a plan that was made with a smaller --memory"
+                                   : "a little more, or more plan.micro_batches"));
     }
     log_info("the allocator cannot place a step of ",
              format_bytes(peak),
              "; planning one of ",
              format_bytes(planned.result.most_peak_bytes()));
   }
-  if (fits) {
-    planned.result.plan.options.memory = recipe.plan.memory;
-    planned.result.program.ranks.front().limit_bytes = limit;
-  }
-  return planned;
-}
-
-namespace {
-
-// Without measuring, so without seconds.
-Planned plan_from_sizes(const config::Recipe& recipe,
-                        const model::Chain& chain,
-                        const model::Parameters& parameters) {
-  const plan::Holdings holdings = find_holdings(recipe, parameters);
-  const at::Tensor tokens = random_micro_batch(recipe);
-  Planned planned{profile::sizes_of(chain, parameters, tokens[0], tokens[1]), {}};
-  planned.costs.held = sums_of(holdings);
-  planned.costs.description = describe(recipe);
-  PENSTOCK_CHECK(recipe.plan.memory_bytes() == 0, "a limit needs measured costs");
-  plan::Request request = plan_request(recipe, holdings);
-  if (request.options.recompute == "rotor") {
-    request.options.recompute = "none";  // its answer where there is no limit
-  }
-  planned.result = plan::make_plan(request, planned.costs, find_machine(recipe));
-  return planned;
-}
-
-}  // namespace
-
-Planned plan_run(const config::Recipe& recipe,
-                 const model::Chain& chain,
-                 model::Parameters& parameters,
-                 optim::Optimizer& optimizer,
-                 bool predicts) {
-  const bool needs_costs = predicts || recipe.plan.memory_bytes() > 0 || !recipe.plan.costs.empty();
-  if (!needs_costs) {
-    if (parameters.device().is_gpu()) {
-      // Its seconds are of no use here, but it chooses the algorithms.
-      measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-    }
-    return plan_from_sizes(recipe, chain, parameters);
-  }
-  Planned planned = make_plan(recipe, chain, parameters, optimizer);
-  if (!planned.result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
-  }
-  log_info("plan: ", report::plan_line(planned.result));
-  return planned;
-}
-
-Planned take_plan(const config::Recipe& recipe,
-                  const model::Chain& chain,
-                  model::Parameters& parameters,
-                  optim::Optimizer& optimizer,
-                  const plan::PlanFile& given) {
-  Planned planned{given.costs, {}};
-  const plan::CostTable measured =
-      measure_costs(recipe, chain, parameters, optimizer, {.only_bytes = true});
-  require_table_of(planned.costs, chain, recipe, table_of_plan());
-  planned.costs.target_bytes = measured.target_bytes;
-  const plan::Request request = plan_request(recipe, find_holdings(recipe, parameters));
-  planned.result = plan::take_plan(given.plan, request, planned.costs, given.machine);
-  planned.result.unlimited_s =
-      planned.costs.clear_s + planned.costs.step_s +
-      static_cast<double>(recipe.plan.micro_batches) *
-          plan::seconds_of(planned.costs, plan::keep_everything(planned.costs));
-  if (!planned.result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
-  }
-  prove_with(measured, table_of_plan(), planned.costs, request.holdings, planned.result);
-  if (!can_be_placed(planned.result.program, chain, parameters, recipe)) {
-    throw Error(ExitCode::Negative,
-                cat("the GPU's allocator cannot place a step of ",
-                    format_bytes(planned.result.most_peak_bytes()),
-                    " within the plan's plan.memory = ",
-                    recipe.plan.memory,
-                    ", for free memory is fragmented; plan again with a smaller --memory"));
-  }
-  log_info("plan: ", report::plan_line(planned.result));
-  return planned;
+  planned.result.plan.options.memory = recipe.plan.memory;
+  planned.result.program.ranks.front().limit_bytes = limit;
 }
 
 Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor) {
-  Built built(recipe);
-  return make_plan(recipe, built.chain, built.parameters, *built.optimizer, rotor);
+  const device::Device device = open_device(recipe);
+  return find_plan(recipe,
+                   make_chain(recipe.model, device),
+                   device,
+                   find_machine(recipe),
+                   {.predicts = true, .rotor = rotor});
 }
 
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
+  const device::Device device = open_device(recipe);
+  const model::Chain chain = make_chain(recipe.model, device);
+  plan::CostTable table = measure_costs(
+      recipe, chain, device, {.measures_halves = recipe.plan.ranks() > 1 || !device.is_gpu()});
   if (recipe.plan.ranks() > 1) {
-    const device::Device device = open_device(recipe);
-    plan::CostTable table = measure_pipeline(recipe, make_chain(recipe.model, device), device);
     config::Recipe measured = recipe;
     measured.plan.costs.clear();  // it is about to be written
     table.link = probe_machine(measured, recipe.plan.ranks()).within_node;
-    return table;
   }
-  Built built(recipe);
-  return measure_costs(recipe,
-                       built.chain,
-                       built.parameters,
-                       *built.optimizer,
-                       {.measures_halves = !built.device.is_gpu()});
+  return table;
 }
 
 std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
   std::vector<plan::Remedy> remedies;
   const auto consider = [&](const std::string& change, const config::Recipe& changed) {
-    Built built(changed);
-    const plan::CostTable costs =
-        measure_costs(changed, built.chain, built.parameters, *built.optimizer, {.is_quick = true});
-    const plan::Outcome result =
-        plan::make_plan(plan_request(changed, find_holdings(changed, built.parameters)),
-                        costs,
-                        find_machine(changed));
+    const device::Device device = open_device(changed);
+    const plan::Outcome result = find_plan(changed,
+                                           make_chain(changed.model, device),
+                                           device,
+                                           find_machine(changed),
+                                           {.predicts = true, .is_quick = true})
+                                     .result;
     remedies.push_back({change, result.most_least_bytes(), result.is_feasible, result.step_s});
   };
   const int64_t doubled = 2 * recipe.plan.micro_batches;

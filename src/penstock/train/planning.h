@@ -1,80 +1,70 @@
-// From a recipe to the costs of its step and to a plan. Shared by train, plan, profile, simulate
-// and check.
+// From a recipe to a plan of its step, for one rank and for many. Shared by train, plan, profile,
+// simulate and check.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "penstock/config/recipe.h"
+#include "penstock/device/device.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
-#include "penstock/optim/optimizer.h"
+#include "penstock/plan/machine.h"
 #include "penstock/plan/plan_file.h"
 #include "penstock/plan/planner.h"
 #include "penstock/plan/remedy.h"
+#include "penstock/train/costs.h"
 
 namespace penstock::train {
 
-// Where a cost table that was not measured now comes from, for messages, and what to do about it.
-struct TableOrigin {
-  std::string name;  // "plan.costs = costs.json"
-  std::string remedy;
-};
-TableOrigin table_of_recipe(const config::Recipe& recipe);
-TableOrigin table_of_plan();
-
-// ConfigError for a table of another model, or of other micro-batches.
-void require_table_of(const plan::CostTable& table,
-                      const model::Chain& chain,
-                      const config::Recipe& recipe,
-                      const TableOrigin& origin);
-
-struct CostOptions {
-  bool only_bytes = false;
-  bool is_quick = false;         // few rounds: to compare, not to promise
-  bool measures_halves = false;  // also backward in two halves, for pipelines
-  bool shows_progress = true;
-};
-
-// Measured on random tokens. Only for an optimizer that has done no step yet; it and the weights
-// are afterwards as before, gradients are not.
-plan::CostTable measure_costs(const config::Recipe& recipe,
-                              const model::Chain& chain,
-                              model::Parameters& parameters,
-                              optim::Optimizer& optimizer,
-                              const CostOptions& options = {});
-
-// Plans as the recipe says. A plan that was made with a table from a file is proved once more with
-// the bytes that the layers really need; throws Error (exit code 1) with the numbers when it breaks
-// the limit then.
 struct Planned {
   plan::CostTable costs;
   plan::Outcome result;
 };
-Planned make_plan(const config::Recipe& recipe,
-                  const model::Chain& chain,
-                  model::Parameters& parameters,
-                  optim::Optimizer& optimizer,
-                  const plan::RotorOptions& rotor = {});
 
-// The plan of a run that is about to begin. Where nothing needs a prediction (no limit, no cost
-// table, and not `predicts`) nothing is measured, and the plan has no seconds. Throws Error (exit
-// code 1) when the step does not fit.
+struct PlanSource {
+  bool predicts = false;                  // measures costs even where no limit makes that necessary
+  const plan::PlanFile* given = nullptr;  // made before; nothing: it is made now
+  plan::RotorOptions rotor = {};
+  bool is_quick = false;  // see CostOptions
+};
+
+// What the planner is asked for.
+plan::Request plan_request(const config::Recipe& recipe, const model::Chain& chain);
+
+// Those of the recipe's table where it names one, else measured. ConfigError for a table of another
+// model, and, before anything is measured, for a pipeline that cannot be cut.
+plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
+                                    const model::Chain& chain,
+                                    const device::Device& device);
+
+// Plans as the recipe says, or takes the plan that is given; rank 0 does it for all. Where nothing
+// needs seconds (one rank, no limit, no cost table, and not `predicts`) nothing is measured. Costs
+// from a file are proved with the bytes that the layers really need: Error (exit code 1) with the
+// numbers where the limit breaks then. "Does not fit" is an answer.
+Planned find_plan(const config::Recipe& recipe,
+                  const model::Chain& chain,
+                  const device::Device& device,
+                  const plan::Machine& machine,
+                  const PlanSource& source);
+
+// The same for a run that is about to begin: Error (exit code 1) where the step does not fit.
 Planned plan_run(const config::Recipe& recipe,
                  const model::Chain& chain,
-                 model::Parameters& parameters,
-                 optim::Optimizer& optimizer,
-                 bool predicts);
+                 const device::Device& device,
+                 const plan::Machine& machine,
+                 const PlanSource& source);
 
-// A plan that was made before, for the only rank: proved with the bytes that the layers really need.
-// Throws Error (exit code 1) when it breaks its limit then.
-Planned take_plan(const config::Recipe& recipe,
-                  const model::Chain& chain,
-                  model::Parameters& parameters,
-                  optim::Optimizer& optimizer,
-                  const plan::PlanFile& given);
+// A GPU's memory can be free and yet fragmented: where its allocator cannot place the plan within the
+// limit, one that uses a little less is tried. Only for one rank that has a GPU and a limit; does
+// nothing elsewhere. Leaves rubbish in the gradients.
+void rehearse(const config::Recipe& recipe,
+              const model::Chain& chain,
+              const plan::Machine& machine,
+              const PlanSource& source,
+              model::Parameters& parameters,
+              Planned& planned);
 
-// The same for commands that have no model yet.
+// For commands that train nothing.
 Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor = {});
 plan::CostTable measure_recipe(const config::Recipe& recipe);
 

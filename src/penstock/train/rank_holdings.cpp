@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/optim/gpu_optimizer_size.h"
 #include "penstock/optim/optimizer_size.h"
 #include "penstock/optim/update_form.h"
 #include "penstock/plan/plan.h"
@@ -24,10 +25,10 @@ plan::ModelSizes model_sizes(const config::Recipe& recipe, const model::Chain& c
       .layers = model::layer_sizes(chain),
       .compute_bytes = compute_bytes(recipe),
       .keeps_shares = recipe.run.device != "cuda",  // a GPU adds to one gradient
-      .optimizer =
-          [train = recipe.train](const plan::Inventory& inventory) {
-            return optim::optimizer_size(train, inventory);
-          },
+      .optimizer = [train = recipe.train,
+                    size = recipe.run.device == "cuda" ? optim::gpu_optimizer_size
+                                                       : optim::optimizer_size](
+                       const plan::Inventory& inventory) { return size(train, inventory); },
       .first_form = optim::update_form(
           recipe.train, plan::shard_of(recipe.plan), static_cast<int32_t>(recipe.plan.data), {}),
       .exchanges = optim::exchange_bytes};
@@ -41,29 +42,6 @@ model::Replication replication_of(const config::Recipe& recipe,
           .replicas = static_cast<int32_t>(recipe.plan.data),
           .replica = replica,
           .units = plan::units_of(recipe.plan, model_sizes(recipe, chain), cuts)};
-}
-
-plan::Holdings holdings_alone(const config::Recipe& recipe,
-                              const model::Parameters& parameters,
-                              int64_t held_bytes) {
-  const plan::Inventory& inventory = parameters.inventory();
-  plan::OptimizerSize optimizer = optim::optimizer_size(recipe.train, inventory);
-  if (parameters.device().is_gpu()) {
-    optimizer.workspaces.clear();  // among what is held beside
-  }
-  plan::RankHoldings rank = plan::holdings_of(inventory, optimizer, compute_bytes(recipe));
-  if (const int64_t other = held_bytes - rank.bytes(); other > 0) {
-    rank.values.push_back(plan::fixed_value("other", other));
-  }
-  if (parameters.device().is_gpu() && recipe.plan.memory_bytes() > 0) {
-    rank.values.push_back(plan::fixed_value("allocator pages", allocator_page_bytes()));
-  }
-  plan::Holdings holdings{.num_parameters = static_cast<int64_t>(parameters.all().size())};
-  for (const plan::UnitSize& unit : inventory.sizes) {
-    holdings.units.push_back(unit.unit);
-  }
-  holdings.ranks.push_back(std::move(rank));
-  return holdings;
 }
 
 run::ReplicaOptions replica_options(const config::Recipe& recipe,

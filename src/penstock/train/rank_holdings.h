@@ -24,12 +24,6 @@ model::Replication replication_of(const config::Recipe& recipe,
                                   const std::vector<int32_t>& cuts,
                                   int32_t replica);
 
-// Of the only rank. `held_bytes`: what the device holds already; what the inventory does not know of
-// that is a value of its own.
-plan::Holdings holdings_alone(const config::Recipe& recipe,
-                              const model::Parameters& parameters,
-                              int64_t held_bytes);
-
 // As the recipe says, for ranks on this machine.
 run::ReplicaOptions replica_options(const config::Recipe& recipe,
                                     const model::Chain& chain,

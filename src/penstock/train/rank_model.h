@@ -50,11 +50,6 @@ struct RankModel {
   std::string title;                     // the plan in a line, at rank 0; empty: not predicted
 };
 
-struct PlanSource {
-  bool predicts = false;                  // measures costs even where no limit makes that necessary
-  const plan::PlanFile* given = nullptr;  // made before; nothing: it is made now
-};
-
 // All ranks call it: rank 0 measures and plans, or takes the plan that is given, and the others get
 // its answer. Throws Error (exit code 1) when the step does not fit.
 RankModel build_rank_model(const config::Recipe& recipe,
@@ -70,19 +65,5 @@ program::Program plan_updates(const config::Recipe& recipe,
                               const RankModel& model,
                               comm::Group& group,
                               int64_t updates);
-
-// The costs of a pipeline's layers, measured with the parameters of one layer of each kind, beside
-// the rank's own memory: no limit of the training knows of it.
-plan::CostTable measure_pipeline(const config::Recipe& recipe,
-                                 const model::Chain& chain,
-                                 const device::Device& device);
-// Those of the recipe's table where it names one, else measured. ConfigError for a table of another
-// model, and, before anything is measured, for a pipeline that cannot be cut.
-plan::CostTable find_pipeline_costs(const config::Recipe& recipe,
-                                    const model::Chain& chain,
-                                    const device::Device& device);
-
-// What the planner is asked for.
-plan::Request plan_request(const config::Recipe& recipe, const model::Chain& chain);
 
 }  // namespace penstock::train

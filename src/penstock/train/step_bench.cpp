@@ -12,6 +12,7 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 
@@ -23,11 +24,11 @@ struct StepBench::Parts {
         device(open_device(recipe)),
         limit(memory::current_account(), recipe.plan.memory_bytes()),
         chain(make_chain(recipe.model, device)),
+        planned(plan_run(recipe, chain, device, find_machine(recipe), {.predicts = predicts})),
         parameters(
             chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
-        planned(plan_run(recipe, chain, parameters, *optimizer, predicts)),
-        executor(planned.result.program, chain, parameters),
+        executor(rehearsed(), chain, parameters),
         meter(device::open_meter(device)) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/7);
     tokens = at::randint(recipe.model.vocabulary,
@@ -39,13 +40,18 @@ struct StepBench::Parts {
     }
   }
 
+  const program::Program& rehearsed() {
+    rehearse(recipe, chain, find_machine(recipe), {}, parameters, planned);
+    return planned.result.program;
+  }
+
   config::Recipe recipe;
   device::Device device;
   memory::LimitScope limit;
   model::Chain chain;
+  Planned planned;
   model::Parameters parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
-  Planned planned;
   run::Executor executor;
   std::unique_ptr<device::Meter> meter;
   at::Tensor tokens;

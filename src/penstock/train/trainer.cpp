@@ -1,3 +1,5 @@
+// The run as a loop of steps. Begin at take_steps(): one step, or several of an asynchronous pipeline.
+// trainer_start.cpp is how a run begins, trainer_output.cpp what it leaves.
 #include "penstock/train/trainer.h"
 
 #include <algorithm>
@@ -36,27 +38,14 @@ bool is_due(int64_t every, int64_t before, int64_t now) {
   return every > 0 && now / every > before / every;
 }
 
-// Where one rank has been asked to stop, all do, after the same step: one after which all is the
-// same at the replicas.
+// All ranks call it once a step: where one was interrupted all stop, once replicas have the same
+// weights again, for only those can be saved.
 bool is_to_stop(const TrainerParts& parts) {
   return sum_ranks(was_interrupted() ? 1.0 : 0.0, parts.group) > 0 &&
          parts.optimizer.replicas_agree();
 }
 
-void log_start(const TrainerParts& parts) {
-  const auto& held_out = parts.split.validation;
-  log_info(format_count(parts.chain.parameter_count()),
-           " parameters; ",
-           format_count(parts.split.train.tokens()),
-           " tokens to train on, ",
-           held_out ? format_count(held_out->tokens()) : "none",
-           " held out; ",
-           at::get_num_threads(),
-           " threads; writing to ",
-           parts.recipe.run.out);
-}
-
-// The batches of the next steps, one after the other.
+// The batches of the next steps, one after the other: of one step, but for asynchronous pipelines.
 data::Batch next_batches(data::Loader& loader, int64_t count) {
   data::Batch all = loader.next();
   for (int64_t i = 1; i < count; ++i) {
@@ -70,8 +59,8 @@ data::Batch next_batches(data::Loader& loader, int64_t count) {
 
 }  // namespace
 
-// The training steps that one run of a program takes: one, or several of an asynchronous pipeline, which has
-// updates between its micro-batches.
+// The training steps that one run of a program takes: one, or several of an asynchronous pipeline,
+// which has updates between its micro-batches.
 struct Trainer::Steps {
   int64_t before = 0;  // steps done when they began
   int64_t count = 1;
@@ -85,7 +74,6 @@ struct Trainer::Steps {
 
 Summary Trainer::run() {
   TrainerParts& parts = *parts_;
-  log_start(parts);
   const double began = now_seconds();
   train();
   summary_.was_interrupted = parts.state.step < parts.recipe.train.steps;
@@ -95,22 +83,7 @@ Summary Trainer::run() {
   if (!summary_.losses.empty()) {
     summary_.checkpoint = save_checkpoint(parts);
   }
-  summary_.seconds = now_seconds() - began;
-  summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
-  const TrainerParts::Variant* const steady = parts.steady_variant();
-  summary_.step_seconds = steady == nullptr ? 0 : steady->records.median_seconds();
-  for (const double peak :
-       gather_ranks(static_cast<double>(memory::usage().peak_bytes), parts.group)) {
-    summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
-    summary_.peak_bytes = std::max(summary_.peak_bytes, summary_.rank_peak_bytes.back());
-  }
-  for (const auto& [own, all] :
-       {std::pair{payload_.sent_bytes, &summary_.rank_payload_bytes},
-        std::pair{payload_.predicted_bytes, &summary_.predicted_rank_payload_bytes}}) {
-    for (const double bytes : gather_ranks(static_cast<double>(own), parts.group)) {
-      all->push_back(static_cast<int64_t>(bytes));
-    }
-  }
+  finish_summary(now_seconds() - began);
   if (parts.recipe.run.sample_tokens > 0 && !summary_.was_interrupted) {
     summary_.sample = write_sample(parts);
   }
@@ -130,7 +103,8 @@ void Trainer::train() {
     is_to_check = is_to_check || is_due(every.check_replicas, before, done);
     is_to_validate = is_to_validate || is_due(every.validate_every, before, done);
     is_to_save = is_to_save || is_due(every.save_every, before, done);
-    // Replicas that move by themselves for some steps have no weights in common until they meet.
+    // Replicas that move by themselves for some steps have no weights in common until they meet: what
+    // is due waits. After the last step run() validates and saves.
     if (done == steps || !parts.optimizer.replicas_agree()) {
       continue;
     }
@@ -149,9 +123,8 @@ void Trainer::train() {
   }
 }
 
-// One training step: a batch through the program, whose last instructions are the update (squares,
-// decide, step). Or several,
-// of an asynchronous pipeline.
+// One training step: a batch goes through the program, which also moves the weights (the optimizer is
+// the executor's Stepper). An asynchronous pipeline takes several steps in one run.
 void Trainer::take_steps() {
   TrainerParts& parts = *parts_;
   const double began = now_seconds();
@@ -159,7 +132,7 @@ void Trainer::take_steps() {
   Steps steps{.before = before,
               .count = steps_at_once(parts.recipe, before),
               .loss_scale = parts.scaler ? parts.scaler->scale() : 1};
-  // Which program: replicas may exchange something else from one step to the next.
+  // Which program: replicas may exchange something else now, and a run may take fewer steps at once.
   TrainerParts::Variant& variant = parts.next_variant(steps.count);
   run::Executor& executor = *variant.executor;
   const data::Batch batch = next_batches(*parts.loader, steps.count);
@@ -173,6 +146,7 @@ void Trainer::take_steps() {
                              .loss_scale = steps.loss_scale,
                              .updates = update_settings(steps)};
 
+  // Its own mean of the losses is dropped: learn_outcome() has that of all ranks.
   executor.run(input, parts.optimizer);
   // The record ends when the run does.
   const double record_began = now_seconds() - executor.measured().seconds;
@@ -220,7 +194,8 @@ void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
       return std::sqrt(square);
     });
   }
-  // The ranks of an asynchronous pipeline have no norm in common: their squares were added up.
+  // A program of one update has one norm for all ranks. The norms above are for asynchronous
+  // pipelines, whose ranks update alone.
   if (executor.has_common_norm()) {
     steps.norms = {executor.outcomes().back().norm};
   }
@@ -231,14 +206,14 @@ void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
   }
   const std::vector<run::Updated>& outcomes = executor.outcomes();
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    note_update(outcomes[i], steps.before + static_cast<int64_t>(i) + 1);
+    adjust_loss_scale(outcomes[i], steps.before + static_cast<int64_t>(i) + 1);
   }
   steps.was_applied = outcomes.back().was_applied;
 }
 
 // A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
 // run has diverged.
-void Trainer::note_update(const run::Updated& updated, int64_t step) {
+void Trainer::adjust_loss_scale(const run::Updated& updated, int64_t step) {
   TrainerParts& parts = *parts_;
   if (!parts.scaler) {
     if (!updated.was_applied) {
@@ -282,29 +257,6 @@ void Trainer::show(const Steps& steps, double seconds) {
          .sent_bytes = parts.model.replicas ? std::optional(summary_.sent_bytes) : std::nullopt,
          .was_skipped = !steps.was_applied});
   }
-}
-
-Trainer::~Trainer() = default;
-
-const Planned& Trainer::plan() const {
-  return parts_->model.planned;
-}
-
-const std::string& Trainer::plan_title() const {
-  return parts_->model.title;
-}
-
-std::optional<MeasuredStep> Trainer::measured_step() const {
-  const TrainerParts::Variant* const steady = parts_->steady_variant();
-  if (steady == nullptr) {
-    return std::nullopt;
-  }
-  const program::Program& program = *steady->program;
-  std::optional<program::Timeline> timeline = gather_step(steady->records, program, parts_->group);
-  if (!timeline) {
-    return std::nullopt;
-  }
-  return MeasuredStep{program, std::move(*timeline)};
 }
 
 }  // namespace penstock::train

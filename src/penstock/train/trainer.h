@@ -89,7 +89,8 @@ class Trainer {
   void take_steps();
   std::vector<run::UpdateSettings> update_settings(const Steps& steps) const;
   void learn_outcome(const run::Executor& executor, Steps& steps);
-  void note_update(const run::Updated& updated, int64_t step);
+  void adjust_loss_scale(const run::Updated& updated, int64_t step);
+  void finish_summary(double seconds);
   void show(const Steps& steps, double seconds);
 
   struct Payload {

@@ -1,7 +1,11 @@
 #include "penstock/train/trainer_output.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -12,10 +16,14 @@
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/tokenizer.h"
+#include "penstock/memory/account.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/generate.h"
 #include "penstock/train/diverged.h"
+#include "penstock/train/rank_records.h"
 #include "penstock/train/rank_sums.h"
+#include "penstock/train/reporter.h"
+#include "penstock/train/trainer.h"
 #include "penstock/train/trainer_parts.h"
 #include "penstock/train/trainer_replicas.h"
 
@@ -87,6 +95,49 @@ std::string write_sample(TrainerParts& parts) {
                                                    .stop_token = data::kEndOfDocument},
                                                   [](int64_t) { return !was_interrupted(); });
   return recipe.run.sample_prompt + data::decode(made);
+}
+
+void Trainer::finish_summary(double seconds) {
+  TrainerParts& parts = *parts_;
+  summary_.seconds = seconds;
+  summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
+  const TrainerParts::Variant* const steady = parts.steady_variant();
+  summary_.step_seconds = steady == nullptr ? 0 : steady->records.median_seconds();
+  for (const double peak :
+       gather_ranks(static_cast<double>(memory::usage().peak_bytes), parts.group)) {
+    summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));
+    summary_.peak_bytes = std::max(summary_.peak_bytes, summary_.rank_peak_bytes.back());
+  }
+  for (const auto& [own, all] :
+       {std::pair{payload_.sent_bytes, &summary_.rank_payload_bytes},
+        std::pair{payload_.predicted_bytes, &summary_.predicted_rank_payload_bytes}}) {
+    for (const double bytes : gather_ranks(static_cast<double>(own), parts.group)) {
+      all->push_back(static_cast<int64_t>(bytes));
+    }
+  }
+}
+
+Trainer::~Trainer() = default;
+
+const Planned& Trainer::plan() const {
+  return parts_->model.planned;
+}
+
+const std::string& Trainer::plan_title() const {
+  return parts_->model.title;
+}
+
+std::optional<MeasuredStep> Trainer::measured_step() const {
+  const TrainerParts::Variant* const steady = parts_->steady_variant();
+  if (steady == nullptr) {
+    return std::nullopt;
+  }
+  const program::Program& program = *steady->program;
+  std::optional<program::Timeline> timeline = gather_step(steady->records, program, parts_->group);
+  if (!timeline) {
+    return std::nullopt;
+  }
+  return MeasuredStep{program, std::move(*timeline)};
 }
 
 }  // namespace penstock::train

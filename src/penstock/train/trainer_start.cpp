@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+#include <ATen/Parallel.h>
+
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
+#include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/comm/group.h"
@@ -65,6 +68,19 @@ void load_or_start(const fs::path& from, TrainerParts& parts) {
   }
 }
 
+void log_start(const TrainerParts& parts) {
+  const auto& held_out = parts.split.validation;
+  log_info(format_count(parts.chain.parameter_count()),
+           " parameters; ",
+           format_count(parts.split.train.tokens()),
+           " tokens to train on, ",
+           held_out ? format_count(held_out->tokens()) : "none",
+           " held out; ",
+           at::get_num_threads(),
+           " threads; writing to ",
+           parts.recipe.run.out);
+}
+
 // Rank 0 does it for all.
 void arrange_folder(const std::string& out, const fs::path& from, int64_t step) {
   if (!from.empty() && fs::equivalent(from.parent_path(), out)) {
@@ -110,6 +126,7 @@ Trainer::Trainer(const config::Recipe& recipe,
   summary_.first_step = parts.state.step;
   summary_.parameters = parts.chain.parameter_count();
   summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
+  log_start(parts);
 }
 
 Trainer::Trainer(const config::Recipe& recipe,

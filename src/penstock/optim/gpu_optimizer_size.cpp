@@ -1,0 +1,47 @@
+#include "penstock/optim/gpu_optimizer_size.h"
+
+#include <vector>
+
+#include "penstock/gpu/optimizers.h"
+#include "penstock/optim/optimizer_size.h"
+
+namespace penstock::optim {
+
+GpuUpdateSizes gpu_update_sizes(const plan::Inventory& inventory) {
+  GpuUpdateSizes sizes;
+  for (size_t i = 0; i < inventory.units.size(); ++i) {
+    if (!inventory.units[i].is_here) {
+      continue;
+    }
+    for (const plan::ParameterSize& parameter : inventory.sizes[i].parameters) {
+      ++sizes.parameters;
+      sizes.pieces += (parameter.count + gpu::kPieceElements - 1) / gpu::kPieceElements;
+    }
+  }
+  return sizes;
+}
+
+plan::OptimizerSize gpu_optimizer_size(const config::TrainOptions& train,
+                                       const plan::Inventory& inventory) {
+  const auto bytes_of = [](size_t element, int64_t count) {
+    return static_cast<int64_t>(element) * count;
+  };
+  const GpuUpdateSizes sizes = gpu_update_sizes(inventory);
+  plan::OptimizerSize size{.state = optimizer_size(train, inventory).state};
+  // In the order of GpuOptimizer's constructor.
+  std::vector<int64_t> workspaces = {bytes_of(sizeof(gpu::UpdatePiece), sizes.pieces),
+                                     bytes_of(sizeof(gpu::LambParameter), sizes.parameters),
+                                     bytes_of(sizeof(double), gpu::kNormBlocks),
+                                     bytes_of(sizeof(gpu::GradientState), 1),
+                                     bytes_of(sizeof(gpu::GradientState), sizes.parameters)};
+  if (train.optimizer == "lamb") {
+    workspaces.push_back(bytes_of(sizeof(kernels::LambNorms), sizes.pieces * gpu::kPieceSlices));
+    workspaces.push_back(bytes_of(sizeof(float), sizes.pieces));
+  }
+  for (const int64_t bytes : workspaces) {
+    size.workspaces.emplace_back("workspaces of the update", bytes);
+  }
+  return size;
+}
+
+}  // namespace penstock::optim
