@@ -123,7 +123,10 @@ class Profiler {
         parameters_(parameters),
         inputs_(inputs.to(parameters.device().where)),
         targets_(targets.to(parameters.device().where)),
-        stopwatch_(device::make_stopwatch(parameters.device().where)) {
+        stopwatch_(device::make_stopwatch(parameters.device().where)),
+        other_values_(static_cast<size_t>(other_elements(chain, parameters))),
+        others_(at::from_blob(
+            other_values_.data(), {static_cast<int64_t>(other_values_.size())}, at::kFloat)) {
     find_kinds();
     activations_ = std::make_unique<Activations>(
         most_elements_, parameters.compute_type(), parameters.device().where);
@@ -244,6 +247,14 @@ class Profiler {
     return parameters_.device().is_gpu() ? std::clamp<int64_t>(layer.count / 6, 1, 6) : 1;
   }
 
+  // Weights and gradients that the chain has beside these parameters, of which there may be one layer
+  // of each kind; as many as caches could hold.
+  static int64_t other_elements(const model::Chain& chain, const model::Parameters& parameters) {
+    constexpr int64_t kMost = int64_t{16} << 20;
+    const int64_t others = 2 * (chain.parameter_count() - parameters.count());
+    return parameters.device().is_gpu() ? 0 : std::clamp<int64_t>(others, 0, kMost);
+  }
+
   // In a step every layer meets cold caches: since its last turn all the others have run. Only what
   // its neighbour has just made is warm. A GPU's cache is small next to what a layer moves.
   void cool_caches(const at::Tensor& warm) const {
@@ -252,6 +263,7 @@ class Profiler {
     }
     static_cast<void>(at::sum(parameters_.flat_weights()));
     static_cast<void>(at::sum(parameters_.flat_gradients()));
+    static_cast<void>(at::sum(others_));
     static_cast<void>(at::sum(warm));
   }
 
@@ -263,6 +275,8 @@ class Profiler {
   model::Parameters& parameters_;
   at::Tensor inputs_, targets_;
   std::unique_ptr<device::Stopwatch> stopwatch_;
+  std::vector<float> other_values_;  // not a tensor's: nobody counts it
+  at::Tensor others_;
   std::vector<size_t> kind_of_;  // layer of the chain -> index into layers_
   std::set<int64_t> begun_;      // layers that have gone backward in this round
   std::vector<LayerMeasured> layers_;

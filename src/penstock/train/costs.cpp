@@ -273,8 +273,8 @@ plan::CostTable costs_of_shapes(const config::Recipe& recipe,
   const at::Tensor tokens = random_micro_batch(recipe);
   plan::CostTable table =
       profile::sizes_of(chain, compute_type(recipe.train), device, tokens[0], tokens[1]);
-  table.held = held_by(
-      recipe, chain, device.is_gpu() ? device.account().usage().current_bytes : int64_t{0});
+  table.held =
+      held_by(recipe, chain, device.is_gpu() ? device.account().usage().current_bytes : int64_t{0});
   table.description = describe(recipe);
   return table;
 }
