@@ -9,7 +9,6 @@
 #include "penstock/train/layout.h"
 #include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
-#include "penstock/train/rank_model.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 
@@ -130,7 +129,11 @@ PlannedStep plan_recipe(const config::Recipe& asked,
     train::require_ranks(recipe.plan, ranks, "--ranks says");
   }
   train::Planned found =
-      train::find_plan(recipe, chain, device, planned.machine, {.predicts = true, .rotor = rotor});
+      train::find_plan(recipe,
+                       chain,
+                       device,
+                       planned.machine,
+                       {.predicts = true, .rotor = rotor, .proves = recipe.plan.ranks() == 1});
   planned.costs = std::move(found.costs);
   planned.result = std::move(found.result);
   return planned;

@@ -26,8 +26,8 @@ namespace {
 using test::gpu;
 
 constexpr int64_t kSteps = 3;
-// What planning.cpp leaves to the allocator, which takes memory from the device in pages.
-constexpr int64_t kPages = int64_t{96} << 20;
+// What plans leave to the allocator, which takes memory from the device in pages.
+const int64_t kPages = train::allocator_page_bytes();
 
 // Half a GiB of activations: several times what the pages are.
 config::Recipe recipe_of(int64_t micro_batches) {
@@ -260,6 +260,18 @@ TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
   EXPECT_LE(peak, limit);
   expect_as_predicted(peak, planned.result.most_peak_bytes());
   EXPECT_LE(account.reserved_peak_bytes(), limit);
+}
+
+// By construction: the optimizer allocates what the inventory counts.
+TEST_F(GpuLimit, WhatIsHeldIsWhatPlansCount) {
+  config::Recipe recipe = recipe_of(1);
+  const memory::AccountScope scope(gpu(/*is_deterministic=*/true).account());
+  for (const char* optimizer : {"adamw", "sgd", "lamb"}) {
+    SCOPED_TRACE(optimizer);
+    recipe.train.optimizer = optimizer;
+    const TestRun run(recipe);
+    EXPECT_EQ(memory::usage().current_bytes, run.holdings().ranks.front().bytes());
+  }
 }
 
 // Below what the pages take there is no plan: said as such, not as an internal error.

@@ -850,6 +850,35 @@ class WrongTables(PlanningTestCase):
         limit = self.understate(lambda table: table["loss"].update(extra_bytes=0))
         self.assert_found_out(limit, "extra_bytes = 0", "the loss")
 
+    def test_ranks_are_found_out_too(self):
+        for values in (
+            {"plan.pipeline": 2, "plan.micro_batches": 2, "plan.schedule": "1f1b"},
+            {"plan.data": 2, "plan.shard": "optimizer"},
+        ):
+            with self.subTest(values=values):
+                values = {**values, "plan.recompute": "none"}
+                settings = cli.settings(values)
+                profile = self.run_program("profile", "recipe.toml", "--out", "own.json", *settings)
+                self.assertEqual(profile.code, 0, profile)
+                table = json.loads((self.folder / "own.json").read_text())
+                honest = self.answer("plan", "recipe.toml", "--costs", "own.json", *settings)
+                for row in table["layers"][1:]:
+                    for way in (row, *row.get("other_ways", [])):
+                        way["saved_bytes"] = row["output_bytes"]
+                        way["backward_extra_bytes"] = 0
+                table["loss"]["extra_bytes"] = 0
+                self.write_json("table.json", table)
+                limit = max(honest["peak_bytes"]) - 1
+                line = self.assert_refused(
+                    ["train", "recipe.toml", "--costs", "table.json", *settings, "--memory", limit],
+                    "table.json promises a peak of ",
+                    " bytes on rank ",
+                    f"over the limit of {limit:,}",
+                    "penstock profile",
+                    code=1,
+                )
+                self.assertRegex(line, "_bytes = [0-9,]+, measured ")
+
     def test_harmless_understatement_goes_through(self):
         limit = self.understate(lambda table: table["loss"].update(extra_bytes=0))
         self.assertLess(limit, self.least)

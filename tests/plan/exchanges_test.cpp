@@ -91,6 +91,36 @@ TEST(WriteExchanges, RandomFormsAreSoundAndSendWhatTheyWereGiven) {
   EXPECT_GT(forms.size(), 12U);
 }
 
+// What replicas exchange takes their link; what stages add up takes that of all ranks.
+TEST(WriteExchanges, EachLinkHasItsOwnSeconds) {
+  Dice dice(86);
+  const UpdateLinks links{.of_all = {.latency_s = 1}, .of_replicas = {.latency_s = 64}};
+  int over_stages = 0, over_replicas = 0;
+  for (int i = 0; i < 600; ++i) {
+    const test::RandomPipeline one = test::random_pipeline(dice);
+    if (one.program.replicas() == 1 || !one.program.keeps_gradients() ||
+        one.program.units.empty()) {
+      continue;
+    }
+    const Program after = write_exchanges(
+        one.program, {.reduces = false}, test::random_exchange_bytes(dice, one.program), links);
+    for (const RankProgram& rank : after.ranks) {
+      for (const program::Instruction& instruction : rank.instructions) {
+        if (instruction.op == program::Op::Reduce) {
+          EXPECT_EQ(instruction.seconds, 1);
+          ++over_stages;
+        } else if (instruction.op == program::Op::Gather && !instruction.makes.empty() &&
+                   rank.value(instruction.makes[0]).kind == program::ValueKind::AllSketches) {
+          EXPECT_EQ(instruction.seconds, 64);
+          ++over_replicas;
+        }
+      }
+    }
+  }
+  EXPECT_GT(over_stages, 0);
+  EXPECT_GT(over_replicas, 0);
+}
+
 TEST(WriteExchanges, WantsReplicasAndWholeGradients) {
   const std::vector<ExchangeBytes> bytes(2);
   for (const Shard shard : {Shard::Gradients, Shard::Parameters}) {

@@ -152,6 +152,42 @@ PlanFile example() {
 
 }  // namespace
 
+// What an allocator may leave unused of its pages is no tensor's: a limit that is larger by as much
+// gives the same plan, with the same peaks and the same limit of tensors.
+TEST(Planner, PagesComeOffTheLimit) {
+  Dice dice(31);
+  int limited = 0;
+  for (int i = 0; i < 60; ++i) {
+    SCOPED_TRACE(i);
+    Case one = random_case(dice);
+    one.machine.spare_page_bytes = 0;
+    config::PlanOptions& options = one.request.options;
+    options.memory.clear();
+    const Outcome free = make_plan(one.request, one.costs, one.machine);
+    const int64_t limit = dice.between(free.most_least_bytes() * 9 / 10, free.most_peak_bytes());
+    options.memory = dice.chance(80) ? cat(limit) : "";
+    const Outcome plain = make_plan(one.request, one.costs, one.machine);
+    const int64_t spare = dice.between(1, 100000);
+    one.machine.spare_page_bytes = spare;
+    if (!options.memory.empty()) {
+      options.memory = cat(limit + spare);
+      ++limited;
+    }
+    const Outcome found = make_plan(one.request, one.costs, one.machine);
+    EXPECT_EQ(found.is_feasible, plain.is_feasible);
+    EXPECT_EQ(found.plan.operations, plain.plan.operations);
+    EXPECT_EQ(found.program, plain.program);
+    EXPECT_EQ(found.peak_bytes, plain.peak_bytes);
+    const Outcome taken = take_plan(found.plan, one.request, one.costs, one.machine);
+    EXPECT_EQ(taken.is_feasible, found.is_feasible);
+    EXPECT_EQ(taken.peak_bytes, found.peak_bytes);
+    for (size_t rank = 0; rank < found.least_bytes.size(); ++rank) {
+      EXPECT_EQ(found.least_bytes[rank], plain.least_bytes[rank] + spare);
+    }
+  }
+  EXPECT_GT(limited, 10);
+}
+
 TEST(PlanFile, ReadBackIsTheSamePlanAndGivesTheSameProgram) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

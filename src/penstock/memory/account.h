@@ -30,6 +30,8 @@ class Account {
   // GPU's allocator: through refuse_over_limit) and changes nothing. 0: no limit.
   virtual void set_limit(int64_t bytes) = 0;
   virtual int64_t limit_bytes() const = 0;
+  // What a device's allocator keeps of freed blocks goes back to the device.
+  virtual void release_cache() {}
   virtual bool is_cpu() const = 0;
   // The most that the allocator had from the device, cached blocks included, since the start.
   virtual int64_t reserved_peak_bytes() const = 0;

@@ -45,6 +45,7 @@ class GpuAccount final : public Account {
                             device_);
   }
 
+  void release_cache() override { cuda::emptyCache(); }
   int64_t limit_bytes() const override { return limit_; }
   bool is_cpu() const override { return false; }
   int64_t reserved_peak_bytes() const override {

@@ -203,7 +203,7 @@ class GpuOptimizer : public Optimizer {
   }
 
   at::Tensor norm_workspace_, device_state_, host_state_;
-  at::Tensor norms_of_parameters_, host_norms_;  // where several ranks share the model
+  at::Tensor norms_of_parameters_, host_norms_;  // used where several ranks share the model
   bool is_pending_ = false;
 };
 

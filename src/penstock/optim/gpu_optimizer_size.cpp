@@ -1,5 +1,6 @@
 #include "penstock/optim/gpu_optimizer_size.h"
 
+#include <string>
 #include <vector>
 
 #include "penstock/gpu/optimizers.h"
@@ -38,8 +39,9 @@ plan::OptimizerSize gpu_optimizer_size(const config::TrainOptions& train,
     workspaces.push_back(bytes_of(sizeof(kernels::LambNorms), sizes.pieces * gpu::kPieceSlices));
     workspaces.push_back(bytes_of(sizeof(float), sizes.pieces));
   }
+  const std::string name = "workspaces of the update";
   for (const int64_t bytes : workspaces) {
-    size.workspaces.emplace_back("workspaces of the update", bytes);
+    size.workspaces.emplace_back(name, bytes);
   }
   return size;
 }

@@ -2,6 +2,7 @@
 // level. Probed (train/machine.h) or read from a plan's file.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,8 +16,12 @@ namespace penstock::plan {
 struct Machine {
   // What one allocation takes is a multiple of this.
   int64_t block_bytes = 1;
-  // What a device's allocator may leave unused of the pages it has taken, under a limit.
+  // A limit bounds the pages that a device's allocator takes, and it may leave so much of them unused.
   int64_t spare_page_bytes = 0;
+  // What tensors may take under a limit; 0: there is none.
+  int64_t tensor_limit(int64_t limit_bytes) const {
+    return limit_bytes == 0 ? 0 : std::max<int64_t>(1, limit_bytes - spare_page_bytes);
+  }
 
   // Ranks of one node are neighbours in number, as launchers place them.
   int32_t ranks_per_node = 1 << 20;

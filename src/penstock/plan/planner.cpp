@@ -65,7 +65,7 @@ PipelineRequest pipeline_request(const Request& request,
                        .updates = request.updates,
                        .first_layers = options.first_layers(),
                        .mode = slot_mode(options),
-                       .limit_bytes = options.memory_bytes(),
+                       .limit_bytes = machine.tensor_limit(options.memory_bytes()),
                        .link = machine.along(mesh_of(options), comm::Axis::Pipeline),
                        .spent = &spent};
   if (options.pipeline == 1) {
@@ -182,19 +182,22 @@ Outcome plan_ranks(const Request& request, const CostTable& costs, const Machine
     outcome.binding = std::move(answer.binding);
     return outcome;
   }
-  // No limit where nothing fits: verify would call the program of the least bytes unsound.
+  // The solver saw stages with bounds of what sharding adds, and no updates: the program decides.
   outcome.program = lower_plan(outcome.plan,
                                ground_of(request, costs, machine),
                                /*updates=*/1,
-                               outcome.is_feasible ? outcome.limit_bytes() : 0,
+                               /*limit_bytes=*/0,
                                &outcome.spent);
   const std::string fault = measure_program(outcome);
   PENSTOCK_CHECK(fault.empty(), "an unsound program: ", fault);
+  const int64_t limit = machine.tensor_limit(outcome.limit_bytes());
+  outcome.is_feasible = limit == 0 || outcome.most_peak_bytes() <= limit;
   for (size_t rank = 0; rank < outcome.peak_bytes.size(); ++rank) {
     const auto stage = static_cast<size_t>(outcome.program.stage_of(static_cast<int32_t>(rank)));
     outcome.least_bytes.push_back(
         outcome.is_feasible ? outcome.peak_bytes[rank]
                             : std::max(outcome.peak_bytes[rank], answer.least_bytes[stage]));
+    outcome.program.ranks[rank].limit_bytes = outcome.is_feasible ? limit : 0;
   }
   return outcome;
 }
@@ -212,12 +215,12 @@ Outcome plan_one(const Request& request, const CostTable& costs, const Machine& 
   Outcome outcome;
   const config::PlanOptions& options = request.options;
   OneRankRequest one{.recompute = parse_recompute(options.recompute, options.memory_bytes() > 0),
-                     .limit_bytes = options.memory_bytes(),
+                     .limit_bytes = machine.tensor_limit(options.memory_bytes()),
                      .micro_batches = static_cast<int32_t>(options.micro_batches),
                      .rotor = request.rotor,
                      .spent = &outcome.spent};
   if (request.model.is_known()) {
-    one.holdings = whole_holdings(request.model, costs, machine, options.memory);
+    one.holdings = whole_holdings(request.model, costs, machine);
   }
   OneRankAnswer answer;
   {
@@ -241,10 +244,10 @@ Outcome plan_one(const Request& request, const CostTable& costs, const Machine& 
   return outcome;
 }
 
-// What must fit is decided: from here on peaks are compared with what tensors take.
-void leave_out_spare(Outcome& outcome) {
-  for (size_t rank = 0; rank < outcome.peak_bytes.size(); ++rank) {
-    outcome.peak_bytes[rank] -= spare_bytes(outcome.program.ranks[rank]);
+// Of limits, which bound pages, too.
+void add_spare(const Machine& machine, Outcome& outcome) {
+  for (int64_t& bytes : outcome.least_bytes) {
+    bytes += machine.spare_page_bytes;
   }
 }
 
@@ -275,7 +278,7 @@ int64_t Outcome::most_least_bytes() const {
 Outcome make_plan(const Request& request, const CostTable& costs, const Machine& machine) {
   Outcome outcome = request.options.ranks() == 1 ? plan_one(request, costs, machine)
                                                  : plan_ranks(request, costs, machine);
-  leave_out_spare(outcome);
+  add_spare(machine, outcome);
   return outcome;
 }
 
@@ -291,12 +294,12 @@ Outcome take_plan(const Plan& plan,
     throw ConfigError(cat("the plan's program is unsound: ", fault));
   }
   outcome.least_bytes = outcome.peak_bytes;
+  const int64_t limit = machine.tensor_limit(outcome.limit_bytes());
   for (program::RankProgram& rank : outcome.program.ranks) {
-    rank.limit_bytes = outcome.limit_bytes();
+    rank.limit_bytes = limit;
   }
-  outcome.is_feasible =
-      outcome.limit_bytes() == 0 || outcome.most_peak_bytes() <= outcome.limit_bytes();
-  leave_out_spare(outcome);
+  outcome.is_feasible = limit == 0 || outcome.most_peak_bytes() <= limit;
+  add_spare(machine, outcome);
   outcome.recomputed_forwards = request.updates * count_recomputed(plan, outcome.cuts());
   if (plan.mesh().ranks() == 1) {
     outcome.unlimited_s =

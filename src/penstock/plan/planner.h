@@ -32,7 +32,7 @@ struct Outcome {
   program::Program program;  // verified; of `plan`
   double step_s = 0;         // of each update
   double bubble = 0;         // share of the step in which ranks do not compute
-  std::vector<int64_t> peak_bytes;   // of each rank: what tensors take, without spare_bytes()
+  std::vector<int64_t> peak_bytes;   // of each rank
   std::vector<int64_t> least_bytes;  // of each rank: the least limit found to do; exact for one
   std::vector<std::string> binding;  // of each rank: the instruction that holds most there
   int64_t recomputed_forwards = 0;

@@ -37,8 +37,7 @@ int64_t rounding_bytes(const RankHoldings& holdings,
   return sum;
 }
 
-RankHoldings rank_holdings(const config::PlanOptions& options,
-                           const ModelSizes& model,
+RankHoldings rank_holdings(const ModelSizes& model,
                            const Inventory& inventory,
                            const CostTable& costs,
                            const Machine& machine) {
@@ -58,7 +57,6 @@ RankHoldings rank_holdings(const config::PlanOptions& options,
       add(held.name, held.bytes);
     }
   }
-  add(kPagesName, options.memory_bytes() > 0 ? machine.spare_page_bytes : 0);
   add("staging of collectives", inventory.place.replicas > 1 ? comm::Collectives::kStaging : 0);
   return holdings;
 }
@@ -111,7 +109,7 @@ Holdings all_holdings(const config::PlanOptions& options,
     all.units.push_back(unit.unit);
   }
   for (const Inventory& inventory : all_inventories(options, model, pipeline)) {
-    all.ranks.push_back(rank_holdings(options, model, inventory, costs, machine));
+    all.ranks.push_back(rank_holdings(model, inventory, costs, machine));
   }
   return all;
 }
@@ -140,26 +138,13 @@ Holdings stage_holdings(const config::PlanOptions& options,
   return holdings;
 }
 
-Holdings whole_holdings(const ModelSizes& model,
-                        const CostTable& costs,
-                        const Machine& machine,
-                        const std::string& limit) {
-  config::PlanOptions options;
-  options.memory = limit;
+Holdings whole_holdings(const ModelSizes& model, const CostTable& costs, const Machine& machine) {
   return all_holdings(
-      options,
+      config::PlanOptions(),
       model,
       {.schedule = {.rank_of = {0}, .turns = {{}}}, .cuts = {0, model.num_layers()}},
       costs,
       machine);
-}
-
-int64_t spare_bytes(const program::RankProgram& rank) {
-  int64_t sum = 0;
-  for (const program::Held& held : program::held_by_name(rank)) {
-    sum += held.name == kPagesName ? held.bytes : 0;
-  }
-  return sum;
 }
 
 std::vector<int64_t> copy_bytes_by_stage(const ModelSizes& model,

@@ -2,7 +2,6 @@
 // that parameters and optimizers allocate from.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "penstock/config/recipe.h"
@@ -16,11 +15,6 @@ namespace penstock::plan {
 
 // What a GPU's work holds at every rank beside the model, as a table has it.
 inline constexpr const char* kWorkspacesName = "workspaces";
-// What a device's allocator may leave unused of the pages that it has taken. A limit bounds pages, so
-// it is among what must fit; no tensor is ever there, so nobody measures it.
-inline constexpr const char* kPagesName = "allocator pages";
-int64_t spare_bytes(const program::RankProgram& rank);
-
 // What a rank of each stage runs, the loss (the number of layers) included; ascending.
 std::vector<std::vector<int32_t>> layers_by_rank(const Pipeline& pipeline);
 
@@ -40,11 +34,8 @@ Holdings stage_holdings(const config::PlanOptions& options,
                         const CostTable& costs,
                         const Machine& machine);
 
-// Of one rank that has the whole model. `limit`: plan.memory; empty: none.
-Holdings whole_holdings(const ModelSizes& model,
-                        const CostTable& costs,
-                        const Machine& machine,
-                        const std::string& limit = "");
+// Of one rank that has the whole model.
+Holdings whole_holdings(const ModelSizes& model, const CostTable& costs, const Machine& machine);
 
 // Of each stage, for copies of weights that an asynchronous pipeline keeps.
 std::vector<int64_t> copy_bytes_by_stage(const ModelSizes& model,

@@ -146,6 +146,7 @@ class Profiler {
       }
     }
     unless_over_limit([&] { measure_loss(); });
+    cool_caches(inputs_);
     clear_.time(*stopwatch_, [&] {
       for (int64_t layer = 0; layer <= chain_.size(); ++layer) {
         parameters_.begin_gradients(layer);
@@ -153,6 +154,7 @@ class Profiler {
       return 0;
     });
     if (options.step) {
+      cool_caches(inputs_);
       unless_over_limit([&] {
         step_.time(*stopwatch_, [&] {
           options.step();

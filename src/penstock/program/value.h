@@ -31,7 +31,7 @@ enum class ValueKind : uint8_t {
   State,        // o: the optimizer's state; its slices are what the rank's Step moves
   // Of the rank, from step to step. `label` says what it is.
   RankState,  // e: state of the optimizer that belongs to no unit
-  Fixed,      // k: workspaces, staging, allocator pages: never read, never moved
+  Fixed,      // k: workspaces, staging: never read, never moved
   // Of one update, numbered by `version`. They hold a few numbers, outside of what is counted.
   Squares,      // q: sums of squares of this rank's gradients
   AllSquares,   // z: those of all ranks

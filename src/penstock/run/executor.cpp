@@ -222,7 +222,7 @@ void Executor::run_step(Step& step) {
   try {
     memory::refuse_over_limit([&] { give_inputs(step); });
   } catch (const memory::LimitError& error) {
-    throw OverLimit(cat("the inputs of the step: ", error.what()));
+    throw OverLimit(cat(rank_name(), "the inputs of the step: ", error.what()));
   }
   try {
     run_all(step);
@@ -405,6 +405,10 @@ void Executor::show_made(int32_t index, const Step& step) const {
   }
 }
 
+std::string Executor::rank_name() const {
+  return group_ != nullptr && group_->size() > 1 ? cat("rank ", group_->rank(), " ") : "";
+}
+
 void Executor::fail_limit(int32_t index, const char* what) const {
   const Instruction& instruction = rank_.instructions[static_cast<size_t>(index)];
   // An asynchronous pipeline has several updates, and some may be done.
@@ -412,19 +416,20 @@ void Executor::fail_limit(int32_t index, const char* what) const {
       std::count_if(rank_.instructions.begin(),
                     rank_.instructions.begin() + index,
                     [](const Instruction& earlier) { return earlier.op == Op::Step; });
-  throw OverLimit(
-      cat(group_ != nullptr && group_->size() > 1 ? cat("rank ", group_->rank(), " ") : "",
-          "stopped at instruction ",
-          index,
-          " (",
-          program::describe(program_, instruction),
-          "): ",
-          what,
-          "; the plan has this instruction work with ",
-          format_count(instruction.working_bytes),
-          " bytes; the weights are as ",
-          updates == 0 ? std::string("before this step")
-                       : cat("after ", updates, " of ", program_.updates, " updates")));
+  throw OverLimit(cat(rank_name(),
+                      "stopped at instruction ",
+                      index,
+                      " (",
+                      program::describe(program_, instruction),
+                      "): ",
+                      what,
+                      "; the plan has this instruction work with ",
+                      format_count(instruction.working_bytes),
+                      " bytes; the weights are as ",
+                      updates == 0 ? std::string("before this step")
+                      : program_.updates == 1
+                          ? std::string("after this step, not all of them gathered")
+                          : cat("after ", updates, " of ", program_.updates, " updates")));
 }
 
 }  // namespace penstock::run

@@ -162,6 +162,7 @@ class Executor {
   void give_inputs(Step& step);
   void begin_record();
   void finish_record();
+  std::string rank_name() const;  // for messages; of the only rank: nothing
   [[noreturn]] void fail_limit(int32_t index, const char* what) const;
 
   const program::Program& program_;

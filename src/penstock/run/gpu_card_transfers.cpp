@@ -158,9 +158,12 @@ class CardTransfers final : public Transfers {
 
 }  // namespace
 
-std::unique_ptr<Transfers> make_gpu_transfers(comm::Group& group,
-                                              const device::Device& device,
-                                              const std::vector<Route>& routes) {
+std::unique_ptr<Transfers> make_transfers(comm::Group& group,
+                                          const device::Device& device,
+                                          const std::vector<Route>& routes) {
+  if (!device.is_gpu()) {
+    return make_cpu_transfers(group);
+  }
   if (!device.gpu->options().uses_nccl) {
     return make_gpu_transfers(group, device);
   }

@@ -39,13 +39,7 @@ class CpuTransfers final : public Transfers {
 
 }  // namespace
 
-// The only place of this folder that asks what kind of device it is.
-std::unique_ptr<Transfers> make_transfers(comm::Group& group,
-                                          const device::Device& device,
-                                          const std::vector<Route>& routes) {
-  if (device.is_gpu()) {
-    return make_gpu_transfers(group, device, routes);
-  }
+std::unique_ptr<Transfers> make_cpu_transfers(comm::Group& group) {
   return std::make_unique<CpuTransfers>(group);
 }
 

@@ -60,12 +60,11 @@ std::unique_ptr<Transfers> make_transfers(comm::Group& group,
                                           const device::Device& device,
                                           const std::vector<Route>& routes);
 
-// For tensors of a GPU. Throw InternalError in builds without CUDA.
+std::unique_ptr<Transfers> make_cpu_transfers(comm::Group& group);
+
+// For tensors of a GPU, in builds with CUDA. The first copies on the device between threads, and is
+// the second between processes; that one goes by way of pinned memory.
 std::unique_ptr<Transfers> make_gpu_transfers(comm::Group& group, const device::Device& device);
-std::unique_ptr<Transfers> make_gpu_transfers(comm::Group& group,
-                                              const device::Device& device,
-                                              const std::vector<Route>& routes);
-// By way of pinned memory: what processes do, and threads can.
 std::unique_ptr<Transfers> make_staged_transfers(comm::Group& group, const device::Device& device);
 
 }  // namespace penstock::run

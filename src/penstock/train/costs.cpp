@@ -133,8 +133,8 @@ std::vector<program::Held> held_by(const config::Recipe& recipe,
   if (recipe.plan.ranks() > 1) {
     return beside.held;
   }
-  const plan::Holdings holdings = plan::whole_holdings(
-      model_sizes(recipe, chain), beside, find_machine(recipe), recipe.plan.memory);
+  const plan::Holdings holdings =
+      plan::whole_holdings(model_sizes(recipe, chain), beside, find_machine(recipe));
   program::RankProgram rank;
   for (const plan::HeldValue& one : holdings.ranks.front().values) {
     rank.hold(one.value, one.label);
@@ -220,10 +220,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
                               const CostOptions& options) {
   if (recipe.plan.ranks() == 1) {
     plan::CostTable table = measure_kinds(recipe, chain, device, options);
-    if (device.is_gpu()) {
-      // Its pages go back to the device: the model comes first there, as in a fresh process.
-      device.account().set_limit(device.account().limit_bytes());
-    }
+    device.account().release_cache();  // the model comes first there, as in a fresh process
     return table;
   }
   const memory::AccountScope scope(device.account());

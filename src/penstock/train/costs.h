@@ -9,7 +9,6 @@
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/cost_table.h"
-#include "penstock/plan/machine.h"
 
 namespace penstock::train {
 

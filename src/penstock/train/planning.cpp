@@ -12,7 +12,6 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/plan/cuts.h"
 #include "penstock/plan/lower_plan.h"
-#include "penstock/plan/rank_holdings.h"
 #include "penstock/program/verify.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/run/executor.h"
@@ -28,6 +27,9 @@ namespace {
 // More stages than layers, or cuts that are none.
 void require_cuts(const config::Recipe& recipe, const model::Chain& chain) {
   const config::PlanOptions& options = recipe.plan;
+  if (options.pipeline == 1) {
+    return;
+  }
   const schedule::Kind kind = options.schedule == "auto" ? schedule::Kind::OneFOneB
                                                          : schedule::parse_kind(options.schedule);
   const int64_t stages =
@@ -62,10 +64,22 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
   const plan::KeepCost& a = said.ways[static_cast<size_t>(operation.way)];
   const plan::KeepCost& b = found.ways[static_cast<size_t>(operation.way)];
   const std::string owner = cat(said.name, ", way ", a.name, ",");
-  return {{owner, "saved_bytes", a.saved_bytes, b.saved_bytes},
-          {owner, "forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
-          {owner, "backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
-          {owner, "recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
+  std::vector<Field> fields = {
+      {owner, "saved_bytes", a.saved_bytes, b.saved_bytes},
+      {owner, "forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
+      {owner, "backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
+      {owner, "recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
+  if (found.weight_state_bytes >= 0) {  // backward was measured as input and weight gradient, too
+    fields.push_back(
+        {said.name, "weight_state_bytes", said.weight_half_bytes(), found.weight_half_bytes()});
+    fields.push_back(
+        {said.name, "weight_extra_bytes", said.weight_extra_bytes, found.weight_extra_bytes});
+    fields.push_back({owner,
+                      "backward_input_extra_bytes",
+                      said.input_half_extra_bytes(a),
+                      found.input_half_extra_bytes(b)});
+  }
+  return fields;
 }
 
 // The first size, in the order of the plan, that the table promises too small.
@@ -108,14 +122,19 @@ plan::CostTable with_bytes(plan::CostTable table, const plan::CostTable& measure
     const plan::LayerCost& found = measured.layers[i];
     layer.forward_extra_bytes = found.forward_extra_bytes;
     layer.input_bytes = found.input_bytes;
-    layer.weight_state_bytes = found.weight_state_bytes;
-    layer.weight_extra_bytes = found.weight_extra_bytes;
+    const bool has_halves = found.weight_state_bytes >= 0;
+    if (has_halves) {
+      layer.weight_state_bytes = found.weight_state_bytes;
+      layer.weight_extra_bytes = found.weight_extra_bytes;
+    }
     for (size_t k = 0; k < layer.ways.size(); ++k) {
       plan::KeepCost& way = layer.ways[k];
       way.saved_bytes = found.ways[k].saved_bytes;
       way.forward_extra_bytes = found.ways[k].forward_extra_bytes;
       way.backward_extra_bytes = found.ways[k].backward_extra_bytes;
-      way.backward_input_extra_bytes = found.ways[k].backward_input_extra_bytes;
+      if (has_halves) {
+        way.backward_input_extra_bytes = found.ways[k].backward_input_extra_bytes;
+      }
       way.recompute_extra_bytes = found.ways[k].recompute_extra_bytes;
     }
   }
@@ -133,18 +152,17 @@ void prove_with(const plan::CostTable& measured,
                 const plan::Machine& machine,
                 Planned& planned) {
   plan::Outcome& result = planned.result;
-  const plan::CostTable honest = with_bytes(planned.costs, measured);
+  planned.proved = with_bytes(planned.costs, measured);
   program::Program program =
       plan::lower_plan(result.plan,
-                       {.costs = honest, .model = request.model, .machine = machine},
+                       {.costs = *planned.proved, .model = request.model, .machine = machine},
                        request.updates,
                        /*limit_bytes=*/0);
-  const int64_t limit = result.limit_bytes();
+  const int64_t limit = machine.tensor_limit(result.limit_bytes());
   std::vector<int64_t> peaks;
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
-    program::RankProgram& list = program.ranks[rank];
-    const int64_t peak = program::replay_peak(list).bytes;
-    if (limit > 0 && peak > limit) {
+    peaks.push_back(program::replay_peak(program.ranks[rank]).bytes);
+    if (limit > 0 && peaks[rank] > limit) {
       throw Error(ExitCode::Negative,
                   cat(origin.name,
                       " promises a peak of ",
@@ -152,7 +170,7 @@ void prove_with(const plan::CostTable& measured,
                       " bytes",
                       program.ranks.size() > 1 ? cat(" on rank ", rank) : "",
                       ", but with the bytes measured here the same plan needs ",
-                      format_count(peak),
+                      format_count(peaks[rank]),
                       ", over the limit of ",
                       format_count(limit),
                       ": ",
@@ -160,14 +178,12 @@ void prove_with(const plan::CostTable& measured,
                       "; ",
                       origin.remedy));
     }
-    peaks.push_back(peak - plan::spare_bytes(list));
-    list.limit_bytes = limit;
+    program.ranks[rank].limit_bytes = limit;
   }
   result.program = std::move(program);
   result.peak_bytes = std::move(peaks);
 }
 
-// Where nothing has been measured, costs that a plan without a limit and without seconds needs.
 bool needs_seconds(const config::Recipe& recipe, const PlanSource& source) {
   return recipe.plan.ranks() > 1 || recipe.plan.memory_bytes() > 0 || source.predicts;
 }
@@ -223,11 +239,13 @@ Planned find_plan(const config::Recipe& recipe,
                   const plan::Machine& machine,
                   const PlanSource& source) {
   require_cuts(recipe, chain);
-  Planned planned{find_costs(recipe, chain, device, source), {}};
+  Planned planned{.costs = find_costs(recipe, chain, device, source)};
   const std::optional<TableOrigin> origin = origin_of(recipe, source);
   std::optional<plan::CostTable> measured;
   if (origin) {
     require_table_of(planned.costs, chain, recipe, *origin);
+  }
+  if (origin && source.proves) {
     measured = measure_costs(
         recipe, chain, device, {.only_bytes = true, .measures_halves = recipe.plan.ranks() > 1});
     planned.costs.target_bytes = measured->target_bytes;
@@ -254,6 +272,11 @@ Planned plan_run(const config::Recipe& recipe,
                  const plan::Machine& machine,
                  const PlanSource& source) {
   Planned planned = find_plan(recipe, chain, device, machine, source);
+  const bool has_measured = origin_of(recipe, source) || needs_seconds(recipe, source);
+  if (device.is_gpu() && !has_measured) {
+    // Its seconds are of no use here, but it chooses the algorithms of GEMMs.
+    measure_costs(recipe, chain, device, {.only_bytes = true});
+  }
   if (!planned.result.is_feasible) {
     throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
   }
@@ -304,7 +327,7 @@ void rehearse(const config::Recipe& recipe,
     const int64_t peak = planned.result.most_peak_bytes();
     request.options.memory = cat(limit - tries * (limit / 50));
     if (tries < kTries && source.given == nullptr) {
-      planned.result = plan::make_plan(request, planned.costs, machine);
+      planned.result = plan::make_plan(request, planned.bytes(), machine);
     }
     if (tries == kTries || source.given != nullptr || !planned.result.is_feasible) {
       throw Error(ExitCode::Negative,
@@ -322,7 +345,8 @@ void rehearse(const config::Recipe& recipe,
              format_bytes(planned.result.most_peak_bytes()));
   }
   planned.result.plan.options.memory = recipe.plan.memory;
-  planned.result.program.ranks.front().limit_bytes = limit;
+  planned.result.program.ranks.front().limit_bytes = machine.tensor_limit(limit);
+  memory::current_account().restart_peak();  // of plans that could not be placed
 }
 
 Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor) {
@@ -349,7 +373,8 @@ plan::CostTable measure_recipe(const config::Recipe& recipe) {
 
 std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
   std::vector<plan::Remedy> remedies;
-  const auto consider = [&](const std::string& change, const config::Recipe& changed) {
+  const auto consider = [&](const std::string& change, config::Recipe changed) {
+    changed.plan.costs.clear();  // a table is of the recipe as it was
     const device::Device device = open_device(changed);
     const plan::Outcome result = find_plan(changed,
                                            make_chain(changed.model, device),

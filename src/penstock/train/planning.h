@@ -2,6 +2,7 @@
 // simulate and check.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "penstock/config/recipe.h"
@@ -17,8 +18,12 @@
 namespace penstock::train {
 
 struct Planned {
-  plan::CostTable costs;
-  plan::Outcome result;
+  plan::CostTable costs = {};
+  plan::Outcome result = {};
+  std::optional<plan::CostTable> proved =
+      {};  // costs from a file, with the bytes that were measured
+
+  const plan::CostTable& bytes() const { return proved ? *proved : costs; }
 };
 
 struct PlanSource {
@@ -26,6 +31,7 @@ struct PlanSource {
   const plan::PlanFile* given = nullptr;  // made before; nothing: it is made now
   plan::RotorOptions rotor = {};
   bool is_quick = false;  // see CostOptions
+  bool proves = true;     // costs from a file, by measuring bytes
 };
 
 // What the planner is asked for.
@@ -47,7 +53,8 @@ Planned find_plan(const config::Recipe& recipe,
                   const plan::Machine& machine,
                   const PlanSource& source);
 
-// The same for a run that is about to begin: Error (exit code 1) where the step does not fit.
+// The same for a run that is about to begin: Error (exit code 1) where the step does not fit. On a GPU
+// something is always measured, for that chooses algorithms.
 Planned plan_run(const config::Recipe& recipe,
                  const model::Chain& chain,
                  const device::Device& device,

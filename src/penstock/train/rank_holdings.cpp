@@ -7,7 +7,6 @@
 #include "penstock/optim/update_form.h"
 #include "penstock/plan/plan.h"
 #include "penstock/plan/sharding.h"
-#include "penstock/train/machine.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {

@@ -4,12 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/comm/group.h"
 #include "penstock/config/recipe.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
-#include "penstock/plan/holdings.h"
 #include "penstock/plan/machine.h"
 #include "penstock/plan/model_sizes.h"
 #include "penstock/run/replicas.h"

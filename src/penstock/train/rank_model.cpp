@@ -1,26 +1,14 @@
 #include "penstock/train/rank_model.h"
 
-#include <algorithm>
-#include <exception>
-#include <optional>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
-
 #include "penstock/base/error.h"
-#include "penstock/base/log.h"
-#include "penstock/base/units.h"
-#include "penstock/memory/gpu_account.h"
-#include "penstock/plan/cuts.h"
-#include "penstock/plan/rank_holdings.h"
-#include "penstock/profile/profile.h"
+#include "penstock/base/text.h"
+#include "penstock/memory/account.h"
 #include "penstock/program/program_json.h"
 #include "penstock/report/plan_text.h"
-#include "penstock/train/asynchronous.h"
 #include "penstock/train/machine.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
@@ -71,27 +59,25 @@ void plan_together(const config::Recipe& recipe,
   const PatientScope patience(group);
   made.machine = source.given ? source.given->machine : probe_machine(recipe, group);
   made.is_given = source.given != nullptr;
-  std::string text;
   if (group.rank() == 0) {
     made.planned = plan_run(recipe, chain, device, made.machine, source);
-    text = spell(made.planned.result);
   }
-  text = broadcast(group, std::move(text));
-  if (group.rank() > 0) {
-    made.planned.result = unspell(text, recipe.plan);
+  if (group.size() > 1) {
+    const std::string text =
+        broadcast(group, group.rank() == 0 ? spell(made.planned.result) : std::string());
+    if (group.rank() > 0) {
+      made.planned.result = unspell(text, recipe.plan);
+    }
   }
   if (device.is_gpu() && !recipe.run.deterministic) {
     // The algorithms of GEMMs are chosen while costs are measured, by each rank for itself. Nobody
     // goes on, and waits for a peer with run.timeout, before all have theirs.
-    const bool has_measured = group.rank() == 0 && made.planned.result.step_s > 0;
-    if (!has_measured) {
+    if (group.rank() > 0) {
       measure_costs(recipe, chain, device, {.only_bytes = true});
     }
     group.barrier([] { return std::string("the choice of algorithms for products"); });
   }
-  if (device.is_gpu()) {
-    device.account().restart_peak();  // what measuring held is no part of the rank's peak
-  }
+  memory::current_account().restart_peak();  // what measuring held is no part of the rank's peak
 }
 
 // What the rank has of a model that is cut as `made.stages` says.
@@ -131,9 +117,10 @@ program::Program plan_updates(const config::Recipe& recipe,
     request.updates = static_cast<int32_t>(updates);
     request.options.cuts = model.planned.result.plan.options.cuts;
     const plan::Outcome result =
-        model.is_given ? plan::take_plan(
-                             model.planned.result.plan, request, model.planned.costs, model.machine)
-                       : plan::make_plan(request, model.planned.costs, model.machine);
+        model.is_given
+            ? plan::take_plan(
+                  model.planned.result.plan, request, model.planned.bytes(), model.machine)
+            : plan::make_plan(request, model.planned.bytes(), model.machine);
     if (!result.is_feasible) {
       throw Error(ExitCode::Negative,
                   cat(updates,

@@ -47,7 +47,7 @@ struct RankModel {
   Planned planned;                       // the program of all ranks
   bool is_given = false;                 // the plan was made before: nothing is decided again
   std::vector<int64_t> predicted_peaks;  // of each rank; empty: not predicted
-  std::string title;                     // the plan in a line, at rank 0; empty: not predicted
+  std::string title;                     // the plan in a line; empty: not predicted
 };
 
 // All ranks call it: rank 0 measures and plans, or takes the plan that is given, and the others get

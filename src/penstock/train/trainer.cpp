@@ -7,20 +7,15 @@
 #include <iterator>
 #include <utility>
 
-#include <ATen/Parallel.h>
-
 #include "penstock/base/clock.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
-#include "penstock/base/units.h"
 #include "penstock/data/loader.h"
-#include "penstock/memory/account.h"
 #include "penstock/optim/lr_schedule.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/asynchronous.h"
 #include "penstock/train/diverged.h"
-#include "penstock/train/rank_records.h"
 #include "penstock/train/rank_sums.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"

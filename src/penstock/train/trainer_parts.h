@@ -39,8 +39,7 @@ namespace penstock::train {
 class Reporter;
 
 struct TrainerParts {
-  // The limit comes first and covers everything, measuring included; the plan comes before any
-  // weights are loaded, for measuring needs an optimizer that has done nothing yet.
+  // The limit comes first and covers everything; of one rank measuring, too.
   TrainerParts(const config::Recipe& asked, comm::Group& ranks, const PlanSource& source);
   ~TrainerParts();
 
