@@ -38,13 +38,16 @@ struct ProfileOptions {
 // `inputs` and `targets` are one micro-batch. Holds what the layer at hand needs and one
 // activation. Where the account has a limit, a way of keeping that breaks it is given bytes beyond
 // the limit and guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C.
-// Leaves rubbish in the parameters' gradients. Residents and description are left to the caller,
+// Leaves rubbish in the parameters' gradients. What is held and the description are left to the caller,
 // who knows them.
 plan::CostTable measure(const model::Chain& chain,
                         model::Parameters& parameters,
                         const at::Tensor& inputs,
                         const at::Tensor& targets,
                         const ProfileOptions& options);
+
+// What a tensor of so many bytes occupies.
+int64_t held_bytes(const device::Device& device, int64_t bytes);
 
 // Bytes as the layers' shapes give them, without running anything: no seconds, no transients.
 // Enough for a program that is under no limit.

@@ -427,9 +427,7 @@ void Executor::fail_limit(int32_t index, const char* what) const {
                       format_count(instruction.working_bytes),
                       " bytes; the weights are as ",
                       updates == 0 ? std::string("before this step")
-                      : program_.updates == 1
-                          ? std::string("after this step, not all of them gathered")
-                          : cat("after ", updates, " of ", program_.updates, " updates")));
+                                   : cat("after ", updates, " of ", program_.updates, " updates")));
 }
 
 }  // namespace penstock::run

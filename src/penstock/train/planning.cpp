@@ -195,6 +195,11 @@ std::optional<TableOrigin> origin_of(const config::Recipe& recipe, const PlanSou
   return recipe.plan.costs.empty() ? std::nullopt : std::optional(table_of_recipe(recipe));
 }
 
+// Else costs are those of shapes.
+bool has_seconds(const config::Recipe& recipe, const PlanSource& source) {
+  return origin_of(recipe, source) || needs_seconds(recipe, source);
+}
+
 plan::CostTable find_costs(const config::Recipe& recipe,
                            const model::Chain& chain,
                            const device::Device& device,
@@ -253,8 +258,7 @@ Planned find_plan(const config::Recipe& recipe,
   }
   plan::Request request = plan_request(recipe, chain);
   request.rotor = source.rotor;
-  const bool has_seconds = origin || needs_seconds(recipe, source);
-  if (!has_seconds && request.options.recompute == "rotor") {
+  if (!has_seconds(recipe, source) && request.options.recompute == "rotor") {
     request.options.recompute = "none";  // its answer where there is no limit
   }
   planned.result = source.given != nullptr
@@ -272,8 +276,7 @@ Planned plan_run(const config::Recipe& recipe,
                  const plan::Machine& machine,
                  const PlanSource& source) {
   Planned planned = find_plan(recipe, chain, device, machine, source);
-  const bool has_measured = origin_of(recipe, source) || needs_seconds(recipe, source);
-  if (device.is_gpu() && !has_measured) {
+  if (device.is_gpu() && !has_seconds(recipe, source)) {
     // Its seconds are of no use here, but it chooses the algorithms of GEMMs.
     measure_costs(recipe, chain, device, {.only_bytes = true});
   }
