@@ -55,6 +55,7 @@ LARGE = {
     "plan.micro_batches": 4,
     "plan.schedule": "gpipe",
 }
+PAGES = 96 << 20  # the allocator's, beside what plans count
 TIMEOUT_S = 240
 
 shared = None  # a cost table, measured once, so that not every run spends its time on it
@@ -185,7 +186,7 @@ class GpuPipelines(cli.CliTestCase):
         large = {**LARGE, "plan.costs": costs}
         found = self.train_ranks("threads", 2, {**large, "run.out": "unlimited"})
         most = max(found["rank_peak_bytes"])
-        limit = most * 7 // 10 + (96 << 20)  # the allocator's pages
+        limit = most * 7 // 10 + PAGES
         self.assertLess(limit, most)
         for launcher in ("threads", "mpi") if MPIRUN else ("threads",):
             with self.subTest(launcher=launcher):
@@ -196,6 +197,27 @@ class GpuPipelines(cli.CliTestCase):
                 for peak in limited["rank_peak_bytes"]:
                     self.assertLessEqual(peak, limit)
                     self.assertGreater(peak, 0)
+
+    def test_no_rank_holds_more_than_predicted(self):
+        """Nor much less: what travels beside gradients and what libraries keep is counted."""
+
+        def most_of(ranks, schedule, values):
+            with self.subTest(ranks=ranks, schedule=schedule, **values):
+                shutil.rmtree(self.folder / "out", ignore_errors=True)
+                values = {**LARGE, "plan.schedule": schedule, **values}
+                found = self.train_ranks("threads", ranks, values, measures=True)
+                for peak, predicted in zip(
+                    found["rank_peak_bytes"], found["predicted_rank_peak_bytes"], strict=True
+                ):
+                    self.assertLessEqual(peak, predicted)
+                    self.assertGreater(peak, 0.995 * predicted)
+                return max(found["rank_peak_bytes"])
+
+        most_of(2, "1f1b", {})
+        most_of(2, "zb-v", {"train.precision": "float32"})
+        most_of(4, "interleaved", {"train.optimizer": "lamb"})
+        limit = most_of(2, "gpipe", {}) * 7 // 10 + PAGES
+        most_of(2, "gpipe", {"plan.memory": limit})
 
     def test_a_limit_that_no_plan_keeps_gets_an_answer(self):
         result = self.launch(

@@ -57,7 +57,8 @@ class AllSlots {
       return std::nullopt;
     }
     plan::StepClock clock(schedule_,
-                          std::vector<double>(static_cast<size_t>(schedule_.stages()), transfer_s));
+                          std::vector<plan::StepClock::Transfer>(
+                              static_cast<size_t>(schedule_.stages()), {transfer_s, transfer_s}));
     std::vector<plan::StepClock::Seconds> seconds(clock.turns());
     double least = 1e300;
     combine(best, 0, 0, seconds, [&] { least = std::min(least, clock.run(seconds)); });

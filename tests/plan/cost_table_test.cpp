@@ -53,6 +53,8 @@ void expect_same(const LayerCost& a, const LayerCost& b) {
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.input_bytes, b.input_bytes);
   EXPECT_EQ(a.output_bytes, b.output_bytes);
+  EXPECT_EQ(a.input_gradient_bytes, b.input_gradient_bytes);
+  EXPECT_EQ(a.output_gradient_bytes, b.output_gradient_bytes);
   EXPECT_EQ(a.forward_s, b.forward_s);
   EXPECT_EQ(a.forward_extra_bytes, b.forward_extra_bytes);
   EXPECT_EQ(a.parameter_bytes, b.parameter_bytes);
@@ -400,6 +402,24 @@ TEST(CostTable, RefusesSizesThatOverflow) {
 TEST(CostTable, RefusesLayersThatDoNotJoin) {
   EXPECT_EQ(error_of(R"({"layers": [{)" + kUsual + R"(}, {"name": "head", )" + kUsual + "}]}"),
             "costs.json: layer 1 (\"head\") has input_bytes = 4, but layer 0 has output_bytes = 8");
+  const std::string same = R"("input_bytes": 4, "output_bytes": 4, "saved_bytes": 9, )" + kTimes;
+  EXPECT_EQ(error_of(R"({"layers": [{"output_gradient_bytes": 6, )" + same +
+                     R"(}, {"name": "head", )" + same + "}]}"),
+            "costs.json: layer 1 (\"head\") has input_gradient_bytes = 4, but layer 0 has "
+            "output_gradient_bytes = 6");
+}
+
+TEST(CostTable, AGradientMayBeOfAnotherSizeThanItsTensor) {
+  const CostTable table = parse_costs(
+      R"({"layers": [{"input_gradient_bytes": 0, "output_gradient_bytes": 11, )" + kUsual + "}]}",
+      "costs.json");
+  const LayerCost& layer = table.layers[0];
+  EXPECT_EQ(layer.input_gradient(), 0);
+  EXPECT_EQ(layer.output_gradient(), 11);
+  EXPECT_EQ(layer.weight_half_bytes(), 4 + 11);
+  const CostTable usual = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
+  EXPECT_EQ(usual.layers[0].input_gradient(), 4);
+  EXPECT_EQ(usual.layers[0].output_gradient(), 8);
 }
 
 TEST(CostTable, PointsOutAKeyThatItDoesNotKnow) {

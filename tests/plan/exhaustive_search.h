@@ -59,6 +59,9 @@ class ExhaustiveSearch {
 
   const plan::LayerCost& layer(int i) const { return table_.layers[static_cast<size_t>(i)]; }
   int64_t size(int i) const { return i == 0 ? table_.input_bytes() : layer(i - 1).output_bytes; }
+  int64_t gradient_size(int i) const {
+    return i == 0 ? layer(0).input_gradient() : layer(i - 1).output_gradient();
+  }
   const plan::KeepCost* kept(const State& state, int i) const {
     const int code = i < 0 || i >= layers_ ? 0 : state.kept[static_cast<size_t>(i)];
     return code == 0 ? nullptr : &layer(i).ways[static_cast<size_t>(code - 1)];
@@ -90,7 +93,7 @@ class ExhaustiveSearch {
     }
     // The model's own input has no gradient that is stored.
     state.bytes = state.gradient > layers_ ? table_.target_bytes
-                  : state.gradient > 0     ? size(state.gradient)
+                  : state.gradient > 0     ? gradient_size(state.gradient)
                                            : 0;
     for (int i = 0; i <= layers_; ++i) {
       state.bytes += is_stored(state, i) ? size(i) : 0;
@@ -148,7 +151,7 @@ class ExhaustiveSearch {
     State next = state;
     if (state.gradient > layers_ && has(state, layers_)) {
       next.gradient = layers_;
-      to(next, table_.loss.seconds, size(layers_) + table_.loss.extra_bytes);
+      to(next, table_.loss.seconds, gradient_size(layers_) + table_.loss.extra_bytes);
       next = state;
     }
     // A forward of a layer that has gone backward helps nobody, so only those below are tried.
@@ -161,7 +164,7 @@ class ExhaustiveSearch {
       const plan::KeepCost& keep = *kept(state, i);
       next.kept[static_cast<size_t>(i)] = 0;
       next.gradient = i;
-      to(next, keep.backward_s, size(i) + keep.backward_extra_bytes);
+      to(next, keep.backward_s, gradient_size(i) + keep.backward_extra_bytes);
       next = state;
     }
     drops(state, to);
@@ -192,7 +195,8 @@ class ExhaustiveSearch {
         next.gradient = i;
         to(next,
            keep.recompute_s + keep.backward_s,
-           alone + std::max(keep.recompute_extra_bytes, size(i) + keep.backward_extra_bytes));
+           alone +
+               std::max(keep.recompute_extra_bytes, gradient_size(i) + keep.backward_extra_bytes));
         next = state;
       }
     }

@@ -61,10 +61,13 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
   const int64_t unit = options.most_size;
   plan::CostTable table;
   int64_t input = dice.between(1, unit);
+  int64_t input_gradient = -1;
   for (int64_t i = 0; i < layers; ++i) {
     plan::LayerCost layer{.name = "layer" + std::to_string(i),
                           .input_bytes = input,
                           .output_bytes = dice.between(1, unit),
+                          .input_gradient_bytes = input_gradient,
+                          .output_gradient_bytes = dice.chance(60) ? -1 : dice.between(0, 2 * unit),
                           .forward_s = static_cast<double>(dice.between(1, 9)),
                           .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit)};
     const int64_t ways = dice.between(1, options.most_ways);
@@ -77,10 +80,9 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
                           .needs_output = dice.chance(50)};
       // What a backward frees before it makes the input's gradient is at most what it reads and
       // frees: its state and the output's gradient.
-      const int64_t freed = keep.state_bytes(layer.output_bytes) + layer.output_bytes;
-      keep.backward_extra_bytes = dice.chance(40)
-                                      ? -dice.between(0, std::min(layer.input_bytes, freed))
-                                      : dice.between(0, unit);
+      const int64_t most_free = std::min(layer.input_gradient(), layer.freed_by_backward(keep));
+      keep.backward_extra_bytes =
+          dice.chance(40) ? -dice.between(0, most_free) : dice.between(0, unit);
       keep.recompute_s = keep.forward_s;
       if (options.has_cheap_recompute && dice.chance(50)) {
         // Not so cheap that two forwards beat one: those have a test of their own.
@@ -93,6 +95,7 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
     }
     table.layers.push_back(layer);
     input = layer.output_bytes;
+    input_gradient = layer.output_gradient();
   }
   table.loss.seconds = static_cast<double>(dice.between(0, 4));
   table.loss.extra_bytes = dice.between(0, unit);
@@ -114,14 +117,14 @@ inline int64_t keep_all_bytes(const plan::CostTable& table) {
     hold(layer.ways[0].saved_bytes + layer.ways[0].forward_extra_bytes);
     live += layer.ways[0].saved_bytes;
   }
-  hold(table.layers.back().output_bytes + table.loss.extra_bytes);
-  live += table.layers.back().output_bytes;
+  hold(table.layers.back().output_gradient() + table.loss.extra_bytes);
+  live += table.layers.back().output_gradient();
   for (auto layer = table.layers.rbegin(); layer != table.layers.rend(); ++layer) {
     // An output that backward does not need has been freed by its last reader.
     const plan::KeepCost& keep = layer->ways[0];
     live -= keep.needs_output ? 0 : layer->output_bytes;
-    hold(layer->input_bytes + keep.backward_extra_bytes);
-    live += layer->input_bytes - layer->output_bytes - keep.state_bytes(layer->output_bytes);
+    hold(layer->input_gradient() + keep.backward_extra_bytes);
+    live += layer->input_gradient() - layer->freed_by_backward(keep);
   }
   return peak;
 }

@@ -32,6 +32,10 @@ class Recurrence {
     return i == 0 ? table_.input_bytes() : i > last_ ? 0 : layer(i - 1).output_bytes;
   }
 
+  int64_t gradient(int i) const {
+    return i == 0 ? layer(0).input_gradient() : i > last_ ? 0 : layer(i - 1).output_gradient();
+  }
+
   // N(i, l)
   int64_t sweep_need(int i, int l, int j) const {
     int64_t most = size(i + 1) + layer(i).forward_extra_bytes;
@@ -39,7 +43,7 @@ class Recurrence {
     for (int k = i + 1; k < end; ++k) {
       most = std::max(most, size(k) + size(k + 1) + layer(k).forward_extra_bytes);
     }
-    return size(l + 1) + most;
+    return gradient(l + 1) + most;
   }
 
   // A(i, l)
@@ -48,13 +52,13 @@ class Recurrence {
     const bool leaves_output_out = i == l && !keep.needs_output;
     const int64_t forward = leaves_output_out ? state + keep.recompute_extra_bytes
                                               : keep.saved_bytes + keep.forward_extra_bytes;
-    return std::max(size(l + 1) + forward,
-                    size(i) + size(i + 1) + state + keep.backward_extra_bytes);
+    return std::max(gradient(l + 1) + forward,
+                    gradient(i) + gradient(i + 1) + state + keep.backward_extra_bytes);
   }
 
   double cost(int i, int l, int64_t bytes) {
     if (i == last_) {
-      return bytes >= size(last_) + table_.loss.extra_bytes ? 0 : kInfinity;
+      return bytes >= gradient(last_) + table_.loss.extra_bytes ? 0 : kInfinity;
     }
     const auto [found, is_new] = known_.try_emplace({i, l, bytes}, kInfinity);
     if (is_new) {

@@ -89,6 +89,7 @@ TEST(Profile, FindsTheBytesThatTheLayersPromise) {
       SCOPED_TRACE(cost.name);
       EXPECT_EQ(cost.name, chain.layer(i).name());
       EXPECT_EQ(cost.input_bytes, shape.bytes());
+      EXPECT_EQ(cost.input_gradient(), shape.bytes()) << "nothing travels beside it on a CPU";
       for (size_t way = 0; way < cost.ways.size(); ++way) {
         const model::LayerSize size =
             chain.layer(i).size_for(shape, at::kFloat, static_cast<int32_t>(way));

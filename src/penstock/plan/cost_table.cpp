@@ -173,8 +173,7 @@ KeepCost read_way(Reader& reader, const LayerCost& layer) {
                     "; what is saved includes the output"));
   }
   // A backward holds at least what was there when it began, and what is there when it ends.
-  const int64_t freed = way.state_bytes(layer.output_bytes) + layer.output_bytes;
-  const int64_t least = -std::min(layer.input_bytes, freed);
+  const int64_t least = -std::min(layer.input_gradient(), layer.freed_by_backward(way));
   if (way.backward_extra_bytes < least) {
     reader.fail(cat("backward_extra_bytes = ",
                     way.backward_extra_bytes,
@@ -218,6 +217,8 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.kind = reader.text("kind", "");
   layer.input_bytes = reader.bytes("input_bytes", std::nullopt);
   layer.output_bytes = reader.bytes("output_bytes", std::nullopt);
+  layer.input_gradient_bytes = reader.bytes("input_gradient_bytes", layer.input_gradient_bytes);
+  layer.output_gradient_bytes = reader.bytes("output_gradient_bytes", layer.output_gradient_bytes);
   layer.forward_s = reader.seconds("forward_s", std::nullopt);
   layer.backward_input_s = reader.seconds("backward_input_s", layer.backward_input_s);
   layer.backward_weight_s = reader.seconds("backward_weight_s", layer.backward_weight_s);
@@ -261,19 +262,31 @@ void require_joined(const CostTable& table, const std::string& origin) {
   for (size_t i = 1; i < table.layers.size(); ++i) {
     const LayerCost& before = table.layers[i - 1];
     const LayerCost& layer = table.layers[i];
-    if (layer.input_bytes != before.output_bytes) {
-      throw ConfigError(cat(origin,
-                            ": layer ",
-                            i,
-                            " (",
-                            in_quotes(layer.name),
-                            ") has input_bytes = ",
-                            layer.input_bytes,
-                            ", but layer ",
-                            i - 1,
-                            " has output_bytes = ",
-                            before.output_bytes));
-    }
+    const auto require_equal =
+        [&](const char* in, int64_t in_bytes, const char* out, int64_t out_bytes) {
+          if (in_bytes != out_bytes) {
+            throw ConfigError(cat(origin,
+                                  ": layer ",
+                                  i,
+                                  " (",
+                                  in_quotes(layer.name),
+                                  ") has ",
+                                  in,
+                                  " = ",
+                                  in_bytes,
+                                  ", but layer ",
+                                  i - 1,
+                                  " has ",
+                                  out,
+                                  " = ",
+                                  out_bytes));
+          }
+        };
+    require_equal("input_bytes", layer.input_bytes, "output_bytes", before.output_bytes);
+    require_equal("input_gradient_bytes",
+                  layer.input_gradient(),
+                  "output_gradient_bytes",
+                  before.output_gradient());
   }
 }
 
@@ -281,7 +294,8 @@ void require_joined(const CostTable& table, const std::string& origin) {
 void require_no_overflow(const CostTable& table, const std::string& origin) {
   double sum = static_cast<double>(table.held_bytes() + table.target_bytes);
   for (const LayerCost& layer : table.layers) {
-    sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.forward_extra_bytes +
+    sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.input_gradient() +
+                               layer.output_gradient() + layer.forward_extra_bytes +
                                layer.weight_half_bytes());
     for (const KeepCost& way : layer.ways) {
       sum += static_cast<double>(way.saved_bytes + way.forward_extra_bytes +
@@ -352,6 +366,12 @@ ordered_json layer_json(const LayerCost& layer) {
   out["way"] = first.name;
   out["input_bytes"] = layer.input_bytes;
   out["output_bytes"] = layer.output_bytes;
+  if (layer.input_gradient_bytes >= 0) {
+    out["input_gradient_bytes"] = layer.input_gradient_bytes;
+  }
+  if (layer.output_gradient_bytes >= 0) {
+    out["output_gradient_bytes"] = layer.output_gradient_bytes;
+  }
   out["parameter_bytes"] = layer.parameter_bytes;
   out["gradient_bytes"] = layer.gradient_bytes;
   out["optimizer_bytes"] = layer.optimizer_bytes;

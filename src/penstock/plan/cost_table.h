@@ -43,6 +43,9 @@ struct LayerCost {
   std::string kind;  // layers of one kind cost the same; empty: alone of its kind
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
+  // Of the gradients, with all that travels beside them. Negative: as large as the tensor itself.
+  int64_t input_gradient_bytes = -1;
+  int64_t output_gradient_bytes = -1;
   double forward_s = 0;             // keeping nothing
   int64_t forward_extra_bytes = 0;  // keeping nothing: the peak above what was live and the output
   std::vector<KeepCost> ways;       // at least one; the first keeps most
@@ -54,6 +57,16 @@ struct LayerCost {
   int64_t weight_state_bytes = -1;
   int64_t weight_extra_bytes = 0;  // the weight half's peak above what was live before
 
+  int64_t input_gradient() const {
+    return input_gradient_bytes < 0 ? input_bytes : input_gradient_bytes;
+  }
+  int64_t output_gradient() const {
+    return output_gradient_bytes < 0 ? output_bytes : output_gradient_bytes;
+  }
+  // What its backward reads and then frees: its state, and the gradient of its output.
+  int64_t freed_by_backward(const KeepCost& way) const {
+    return way.state_bytes(output_bytes) + output_gradient();
+  }
   double weight_half_s(const KeepCost& way) const {
     return backward_weight_s >= 0  ? backward_weight_s
            : backward_input_s >= 0 ? std::max(0.0, way.backward_s - backward_input_s)
@@ -68,13 +81,13 @@ struct LayerCost {
   }
   int64_t input_half_extra_bytes(const KeepCost& way) const {
     // No less than what is there when it ends, above what it frees then.
-    const int64_t freed = way.state_bytes(output_bytes) + output_bytes;
-    const int64_t least = std::max(weight_half_bytes() - freed, -input_bytes);
+    const int64_t freed = freed_by_backward(way);
+    const int64_t least = std::max(weight_half_bytes() - freed, -input_gradient());
     const int64_t unknown = weight_half_bytes() + std::max<int64_t>(0, way.backward_extra_bytes);
     return std::max(least, way.backward_input_extra_bytes.value_or(unknown));
   }
   int64_t weight_half_bytes() const {
-    return weight_state_bytes < 0 ? input_bytes + output_bytes : weight_state_bytes;
+    return weight_state_bytes < 0 ? input_bytes + output_gradient() : weight_state_bytes;
   }
 };
 

@@ -245,14 +245,15 @@ int64_t StageCosts::held_bytes(int32_t first, int32_t end) const {
 // What the phase that runs needs beside that, about.
 int64_t StageCosts::running_bytes(int32_t first, int32_t end) const {
   const bool is_last = end == layer_count(table_);
-  int64_t bytes = is_last ? table_.layers.back().output_bytes + table_.loss.extra_bytes : 0;
+  int64_t bytes = is_last ? table_.layers.back().output_gradient() + table_.loss.extra_bytes : 0;
   if (request_.memory == CutMemory::Recompute) {
     return std::max(bytes, running_[index(first) * table_.layers.size() + index(end) - 1]);
   }
   // The first backward finds everything kept.
   const LayerCost& last = table_.layers[index(end) - 1];
-  return std::max(bytes,
-                  last.output_bytes + last.input_bytes + last.ways.front().backward_extra_bytes);
+  return std::max(
+      bytes,
+      last.output_gradient() + last.input_gradient() + last.ways.front().backward_extra_bytes);
 }
 
 StageCost StageCosts::of(int32_t stage, int32_t first, int32_t end) const {
@@ -268,7 +269,7 @@ StageCost StageCosts::of(int32_t stage, int32_t first, int32_t end) const {
     cost.seconds += request_.link.seconds(table_.layers[index(end)].input_bytes);
   }
   if (stage > 0) {
-    cost.seconds += request_.link.seconds(table_.layers[index(first)].input_bytes);
+    cost.seconds += request_.link.seconds(table_.layers[index(first)].input_gradient());
   }
   if (request_.memory != CutMemory::Ignored) {
     const int64_t in_flight = request_.in_flight.empty() ? 1 : request_.in_flight[index(stage)];

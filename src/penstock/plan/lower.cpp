@@ -170,14 +170,15 @@ class Lowering {
     return stage >= 0 && stage <= last_stage() && rank_of(stage) != rank_;
   }
 
-  // Bytes of the activation that enters `layer`, and of its gradient.
-  int64_t boundary_bytes(int32_t layer) const {
-    return table_.layers[static_cast<size_t>(layer)].input_bytes;
+  // Bytes of the activation that enters `layer`, or of its gradient.
+  int64_t boundary_bytes(ValueKind kind, int32_t layer) const {
+    const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
+    return kind == ValueKind::Gradient ? cost.input_gradient() : cost.input_bytes;
   }
 
   void receive_from(int32_t stage, ValueKind kind, int32_t layer) {
     if (is_elsewhere(stage)) {
-      const int64_t bytes = boundary_bytes(layer);
+      const int64_t bytes = boundary_bytes(kind, layer);
       emit({.op = Op::Receive,
             .layer = layer,
             .micro_batch = micro_batch_,
@@ -189,13 +190,14 @@ class Lowering {
 
   void send_to(int32_t stage, ValueKind kind, int32_t layer) {
     if (is_elsewhere(stage)) {
+      const int64_t bytes = boundary_bytes(kind, layer);
       emit({.op = Op::Send,
             .layer = layer,
             .micro_batch = micro_batch_,
             .reads = {newest(kind, layer)},
             .resource = {program::ResourceKind::Link, rank_of(stage)},
-            .seconds = pipeline_.link.seconds(boundary_bytes(layer)),
-            .sent_bytes = boundary_bytes(layer)});
+            .seconds = pipeline_.link.seconds(bytes),
+            .sent_bytes = bytes});
     }
   }
 
@@ -288,7 +290,7 @@ class Lowering {
 
   void add_loss() {
     const int32_t last = program_.loss_index();
-    const int64_t bytes = table_.layers.back().output_bytes;
+    const int64_t bytes = table_.layers.back().output_gradient();
     const ValueId input = newest(ValueKind::Activation, last);
     const ValueId targets = newest(ValueKind::Targets, last);
     emit_weighted({.op = Op::Loss,
@@ -313,20 +315,20 @@ class Lowering {
                                    newest(ValueKind::Saved, layer),
                                    newest(ValueKind::Gradient, layer + 1)},
                          .seconds = keep.backward_s,
-                         .working_bytes = cost.input_bytes + keep.backward_extra_bytes};
+                         .working_bytes = cost.input_gradient() + keep.backward_extra_bytes};
     if (keep.needs_output) {
       backward.reads.push_back(output);
     }
     // The model's own input has no gradient that anybody reads.
     if (layer > 0) {
-      backward.makes.push_back(make(ValueKind::Gradient, layer, cost.input_bytes));
+      backward.makes.push_back(make(ValueKind::Gradient, layer, cost.input_gradient()));
     }
     if (in_halves) {
       const int64_t bytes = cost.weight_half_bytes();
       backward.op = Op::BackwardInput;
       backward.makes.push_back(make(ValueKind::WeightWork, layer, bytes));
       backward.seconds = cost.input_half_s(keep);
-      backward.working_bytes = cost.input_bytes + cost.input_half_extra_bytes(keep);
+      backward.working_bytes = cost.input_gradient() + cost.input_half_extra_bytes(keep);
     }
     emit_weighted(std::move(backward));
   }

@@ -31,13 +31,13 @@ class Beside {
   int64_t begin(const schedule::Turn& turn) {
     if (turn.phase == Phase::Forward) {
       if (turn.stage == 0 || is_here(turn.stage - 1)) {
-        bytes_ -= input_bytes(turn.stage);
+        bytes_ -= first_of(turn.stage).input_bytes;
       }
       if (turn.stage + 1 == schedule_.stages()) {
         bytes_ -= table_.target_bytes;
       }
     } else if (turn.phase != Phase::BackwardWeight && is_here(turn.stage + 1)) {
-      bytes_ -= input_bytes(turn.stage + 1);
+      bytes_ -= first_of(turn.stage + 1).input_gradient();
     }
     return bytes_;
   }
@@ -48,14 +48,14 @@ class Beside {
     const size_t at = static_cast<size_t>(turn.stage);
     if (turn.phase == Phase::Forward && turn.stage + 1 < schedule_.stages()) {
       if (is_here(turn.stage + 1) || has_sent_[at] == 0) {
-        bytes_ += input_bytes(turn.stage + 1);
+        bytes_ += first_of(turn.stage + 1).input_bytes;
       }
       has_sent_[at] = 1;
     }
     const bool is_backward = turn.phase == Phase::Backward || turn.phase == Phase::BackwardInput;
     if (is_backward && turn.stage > 0) {
       if (is_here(turn.stage - 1) || has_sent_back_[at] == 0) {
-        bytes_ += input_bytes(turn.stage);
+        bytes_ += first_of(turn.stage).input_gradient();
       }
       has_sent_back_[at] = 1;
     }
@@ -65,8 +65,8 @@ class Beside {
   bool is_here(int32_t stage) const {
     return stage < schedule_.stages() && schedule_.rank_of[static_cast<size_t>(stage)] == rank_;
   }
-  int64_t input_bytes(int32_t stage) const {
-    return table_.layers[static_cast<size_t>(cuts_[static_cast<size_t>(stage)])].input_bytes;
+  const LayerCost& first_of(int32_t stage) const {
+    return table_.layers[static_cast<size_t>(cuts_[static_cast<size_t>(stage)])];
   }
 
   const CostTable& table_;

@@ -30,6 +30,9 @@ CostTable half_micro_batch(CostTable table) {
     layer.forward_s /= 2;
     layer.input_bytes = half(layer.input_bytes);
     layer.output_bytes = half(layer.output_bytes);
+    for (int64_t* gradient : {&layer.input_gradient_bytes, &layer.output_gradient_bytes}) {
+      *gradient = *gradient < 0 ? *gradient : half(*gradient);
+    }
     layer.forward_extra_bytes = half(layer.forward_extra_bytes);
   }
   table.loss.seconds /= 2;

@@ -173,7 +173,7 @@ class RotorTable {
         offer(rest, -1, static_cast<int32_t>(k));
       }
     }
-    SweepPeak sweep(needs_, i, needs_.size(l + 1));
+    SweepPeak sweep(needs_, i, needs_.gradient(l + 1));
     for (int32_t j = i + 1; j <= l && bytes >= sweep.until(j); ++j) {
       offer(needs_.forward_between(i, j) + overhead_within(j, l, bytes - needs_.size(j)) +
                 overhead_within(i, j - 1, bytes),
@@ -223,7 +223,7 @@ class RotorTable {
   }
 
   void offer_splits(int32_t i, int32_t l, int64_t first, float* best) const {
-    SweepPeak sweep(needs_, i, needs_.size(l + 1));
+    SweepPeak sweep(needs_, i, needs_.gradient(l + 1));
     for (int32_t j = i + 1; j <= l; ++j) {
       const int64_t need = slots_for(sweep.until(j));
       if (need > slots_) {

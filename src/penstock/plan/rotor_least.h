@@ -60,7 +60,7 @@ class LeastTable {
         least.offer(std::max(own, need.kept + rest.bytes), need.overhead + rest.overhead);
       }
     }
-    SweepPeak sweep(needs, i, needs.size(l + 1));
+    SweepPeak sweep(needs, i, needs.gradient(l + 1));
     for (int32_t j = i + 1; j <= l; ++j) {
       const Least& right = at(j, l);
       const Least& left = at(i, j - 1);

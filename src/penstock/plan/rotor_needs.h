@@ -27,16 +27,18 @@ struct WayNeed {
 struct Needs {
   explicit Needs(const CostTable& table) : layers(static_cast<int32_t>(table.layers.size())) {
     sizes.push_back(table.input_bytes());
+    gradients.push_back(table.layers.front().input_gradient());
     forward_until.push_back(0);
     for (const LayerCost& layer : table.layers) {
       add_layer(layer);
     }
     // The targets lie in memory until the loss, as the gradient that comes back to a segment does.
-    sizes.push_back(table.target_bytes);
-    loss = table.layers.back().output_bytes + table.loss.extra_bytes + table.target_bytes;
+    gradients.push_back(table.target_bytes);
+    loss = table.layers.back().output_gradient() + table.loss.extra_bytes + table.target_bytes;
   }
 
   int64_t size(int32_t i) const { return sizes[static_cast<size_t>(i)]; }
+  int64_t gradient(int32_t i) const { return gradients[static_cast<size_t>(i)]; }
   const std::vector<WayNeed>& way(int32_t i) const { return ways[static_cast<size_t>(i)]; }
   double forward_between(int32_t first, int32_t end) const {
     return forward_until[static_cast<size_t>(end)] - forward_until[static_cast<size_t>(first)];
@@ -44,12 +46,13 @@ struct Needs {
 
   // Guards of the recurrence for layers i .. l, with the gradient of l's output held.
   int64_t keeping(int32_t i, int32_t l, const WayNeed& need) const {
-    return i == l ? std::max(size(l + 1) + need.last_forward, need.backward)
-                  : std::max(size(l + 1) + need.forward, need.backward);
+    return i == l ? std::max(gradient(l + 1) + need.last_forward, need.backward)
+                  : std::max(gradient(l + 1) + need.forward, need.backward);
   }
 
   int32_t layers;
-  std::vector<int64_t> sizes;         // x_0 .. x_n, targets
+  std::vector<int64_t> sizes;         // of x_0 .. x_n
+  std::vector<int64_t> gradients;     // of their gradients, and the targets
   std::vector<double> forward_until;  // sums of forward seconds, keeping nothing
   std::vector<int64_t> sweep;         // x_{i+1} and the forward's extra, keeping nothing
   std::vector<std::vector<WayNeed>> ways;
@@ -64,11 +67,11 @@ struct Needs {
     std::vector<WayNeed> needs;
     for (const KeepCost& keep : layer.ways) {
       const int64_t state = keep.state_bytes(layer.output_bytes);
-      WayNeed need{
-          .kept = keep.saved_bytes,
-          .forward = keep.saved_bytes + keep.forward_extra_bytes,
-          .backward = layer.input_bytes + layer.output_bytes + state + keep.backward_extra_bytes,
-          .overhead = keep.forward_s + keep.backward_s - fastest};
+      WayNeed need{.kept = keep.saved_bytes,
+                   .forward = keep.saved_bytes + keep.forward_extra_bytes,
+                   .backward = layer.input_gradient() + layer.freed_by_backward(keep) +
+                               keep.backward_extra_bytes,
+                   .overhead = keep.forward_s + keep.backward_s - fastest};
       need.last_forward = keep.needs_output ? need.forward : state + keep.recompute_extra_bytes;
       need.last_overhead =
           keep.needs_output ? need.overhead : keep.recompute_s + keep.backward_s - fastest;
@@ -76,6 +79,7 @@ struct Needs {
     }
     ways.push_back(std::move(needs));
     sizes.push_back(layer.output_bytes);
+    gradients.push_back(layer.output_gradient());
     sweep.push_back(layer.output_bytes + layer.forward_extra_bytes);
     forward_until.push_back(forward_until.back() + layer.forward_s);
   }
@@ -109,8 +113,10 @@ class SweepPeak {
 inline int64_t common_divisor(const Needs& needs) {
   int64_t divisor = 0;
   const auto take = [&](int64_t size) { divisor = std::gcd(divisor, size); };
-  for (const int64_t size : needs.sizes) {
-    take(size);
+  for (const auto* list : {&needs.sizes, &needs.gradients}) {
+    for (const int64_t size : *list) {
+      take(size);
+    }
   }
   for (const int64_t size : needs.sweep) {
     take(size);

@@ -70,8 +70,8 @@ bool SlotSearch::Score::operator<(const Score& other) const {
 SlotSearch::SlotSearch(const schedule::Schedule& schedule,
                        const std::vector<RankSlots>& ranks,
                        const std::vector<int64_t>& limit_bytes,
-                       const std::vector<double>& transfer_s)
-    : ranks_(ranks), limits_(limit_bytes), clock_(schedule, transfer_s) {
+                       const std::vector<StepClock::Transfer>& transfers)
+    : ranks_(ranks), limits_(limit_bytes), clock_(schedule, transfers) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const auto& items = ranks[rank].memory().items();
     for (const schedule::Turn& turn : schedule.turns[rank]) {

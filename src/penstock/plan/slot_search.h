@@ -16,7 +16,7 @@ class SlotSearch {
   SlotSearch(const schedule::Schedule& schedule,
              const std::vector<RankSlots>& ranks,
              const std::vector<int64_t>& limit_bytes,
-             const std::vector<double>& transfer_s);
+             const std::vector<StepClock::Transfer>& transfers);
 
   double seconds(const Assignments& assignments);
 

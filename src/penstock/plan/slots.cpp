@@ -71,11 +71,12 @@ class StageMenus {
   std::vector<RankSlots::Choices> choices_;  // by stage
 };
 
-std::vector<double> transfer_seconds(const SlotsRequest& request) {
-  std::vector<double> seconds;
+std::vector<StepClock::Transfer> transfer_seconds(const SlotsRequest& request) {
+  std::vector<StepClock::Transfer> seconds;
   for (size_t stage = 0; stage + 2 < request.cuts.size(); ++stage) {
-    const size_t next = static_cast<size_t>(request.cuts[stage + 1]);
-    seconds.push_back(request.link.seconds(request.table.layers[next].input_bytes));
+    const LayerCost& next = request.table.layers[static_cast<size_t>(request.cuts[stage + 1])];
+    seconds.push_back({.activation_s = request.link.seconds(next.input_bytes),
+                       .gradient_s = request.link.seconds(next.input_gradient())});
   }
   return seconds;
 }

@@ -92,7 +92,7 @@ int64_t StageRotor::work_after(int32_t l) const {
 
 // Held while layers up to l have their turn in the backward phase.
 int64_t StageRotor::gradient_bytes(int32_t l) const {
-  return needs_.size(l + 1) + work_after(l);
+  return needs_.gradient(l + 1) + work_after(l);
 }
 
 int64_t StageRotor::backward_need(int32_t i, size_t way) const {
@@ -101,7 +101,7 @@ int64_t StageRotor::backward_need(int32_t i, size_t way) const {
   }
   const LayerCost& layer = table_.layers[static_cast<size_t>(i)];
   const KeepCost& keep = layer.ways[way];
-  return layer.input_bytes + layer.output_bytes + keep.state_bytes(layer.output_bytes) +
+  return layer.input_gradient() + layer.freed_by_backward(keep) +
          layer.input_half_extra_bytes(keep) + work_after(i);
 }
 

@@ -37,7 +37,7 @@ class Replay {
     add_all(operations.forward);
     begin_phase(Part::Backward);
     if (!is_last_) {
-      give(gradient_.back() = make(layer(end_ - 1).output_bytes));
+      give(gradient_.back() = make(layer(end_ - 1).output_gradient()));
     }
     add_all(operations.backward);
     begin_phase(Part::Weight);
@@ -134,7 +134,7 @@ class Replay {
     use(activation_.back());
     use(targets_);
     needs_gradient_ = true;
-    const int64_t bytes = layer(end_ - 1).output_bytes;
+    const int64_t bytes = layer(end_ - 1).output_gradient();
     gradient_.back() = make(bytes);
     step({.seconds = table_.loss.seconds,
           .working_bytes = bytes + table_.loss.extra_bytes,
@@ -152,13 +152,13 @@ class Replay {
       use(output_[at(i)]);
     }
     Step backward{.seconds = splits_ ? cost.input_half_s(keep) : keep.backward_s,
-                  .working_bytes = cost.input_bytes + keep.backward_extra_bytes};
+                  .working_bytes = cost.input_gradient() + keep.backward_extra_bytes};
     if (i > 0) {
-      backward.makes.push_back(gradient_[at(i)] = make(cost.input_bytes));
+      backward.makes.push_back(gradient_[at(i)] = make(cost.input_gradient()));
     }
     if (splits_) {
       backward.makes.push_back(work_[at(i)] = make(cost.weight_half_bytes()));
-      backward.working_bytes = cost.input_bytes + cost.input_half_extra_bytes(keep);
+      backward.working_bytes = cost.input_gradient() + cost.input_half_extra_bytes(keep);
     }
     step(std::move(backward));
   }

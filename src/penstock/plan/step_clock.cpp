@@ -36,7 +36,7 @@ Turn waits_for(const Turn& turn, int32_t last_stage) {
 
 }  // namespace
 
-StepClock::StepClock(const schedule::Schedule& schedule, const std::vector<double>& transfer_s) {
+StepClock::StepClock(const schedule::Schedule& schedule, const std::vector<Transfer>& transfers) {
   std::map<std::tuple<Phase, int32_t, int32_t>, int32_t> found;
   std::vector<Turn> turns;
   for (const std::vector<Turn>& rank : schedule.turns) {
@@ -56,7 +56,9 @@ StepClock::StepClock(const schedule::Schedule& schedule, const std::vector<doubl
     nodes_[node].waits_for = found.at({first.phase, first.stage, first.micro_batch});
     if (rank_of(first.stage) != rank_of(turns[node].stage)) {
       const int32_t boundary = std::min(first.stage, turns[node].stage);
-      nodes_[node].transfer_s = transfer_s[static_cast<size_t>(boundary)];
+      const Transfer& transfer = transfers[static_cast<size_t>(boundary)];
+      nodes_[node].transfer_s =
+          first.phase == Phase::Forward ? transfer.activation_s : transfer.gradient_s;
     }
   }
   // A node is placed when both that it waits for have been.

@@ -11,8 +11,12 @@ namespace penstock::plan {
 
 class StepClock {
  public:
-  // transfer_s: of each stage's message to the next stage, and of the gradient that comes back.
-  StepClock(const schedule::Schedule& schedule, const std::vector<double>& transfer_s);
+  // Seconds of a stage's message to the next stage, and of the gradient that comes back.
+  struct Transfer {
+    double activation_s = 0;
+    double gradient_s = 0;
+  };
+  StepClock(const schedule::Schedule& schedule, const std::vector<Transfer>& transfers);
 
   // A turn begins with what needs nothing from other stages.
   struct Seconds {

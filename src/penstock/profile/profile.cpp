@@ -222,17 +222,13 @@ class Profiler {
                           const LayerMeasured& measured,
                           int32_t index) const;
 
-  // The most that travels with a gradient: it may be there while any layer works.
-  int64_t beside_gradient_bytes() const {
-    int64_t most = 0;
-    for (const LayerMeasured& layer : layers_) {
-      int64_t bytes = 0;
-      for (const at::Tensor& tensor : layer.beside_gradient) {
-        bytes += held_bytes(static_cast<int64_t>(tensor.nbytes()));
-      }
-      most = std::max(most, bytes);
+  // The gradient of a layer's input, and what its backward hands on beside it.
+  int64_t input_gradient_bytes(const LayerMeasured& layer) const {
+    int64_t bytes = held_bytes(layer.input.bytes());
+    for (const at::Tensor& tensor : layer.beside_gradient) {
+      bytes += held_bytes(static_cast<int64_t>(tensor.nbytes()));
     }
-    return most;
+    return bytes;
   }
   int64_t held_bytes(int64_t bytes) const {
     return penstock::profile::held_bytes(parameters_.device(), bytes);
@@ -265,6 +261,19 @@ class Profiler {
 
   model::Tensors input_of(const LayerMeasured& layer) const {
     return {layer.index == 0 ? inputs_ : activations_->view(layer.input)};
+  }
+
+  // With what the layer above hands on beside it.
+  model::Tensors output_gradient_of(const LayerMeasured& layer) const {
+    model::Tensors gradient{activations_->view(layer.output)};
+    if (layer.index + 1 < chain_.size()) {
+      const model::Tensors& beside = reader_of(layer.index).beside_gradient;
+      gradient.insert(gradient.end(), beside.begin(), beside.end());
+    }
+    return gradient;
+  }
+  const LayerMeasured& reader_of(int64_t layer) const {
+    return layers_[kind_of_[static_cast<size_t>(layer) + 1]];
   }
 
   const model::Chain& chain_;
@@ -319,11 +328,7 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   const bool needs_output = layer.ways()[static_cast<size_t>(way)].needs_output;
   const model::Pass pass{.layer = index};
   const model::Tensors input = input_of(measured);
-  model::Tensors gradient{activations_->view(measured.output)};
-  if (index + 1 < chain_.size()) {
-    const LayerMeasured& reader = layers_[kind_of_[static_cast<size_t>(index + 1)]];
-    gradient.insert(gradient.end(), reader.beside_gradient.begin(), reader.beside_gradient.end());
-  }
+  const model::Tensors gradient = output_gradient_of(measured);
   WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
   if (!needs_output) {
     unless_over_limit([&] {
@@ -374,7 +379,10 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   if (!layer.ways()[static_cast<size_t>(way)].needs_output) {
     output.clear();
   }
-  model::Tensors gradient{activations_->view(measured.output).clone()};
+  model::Tensors gradient = output_gradient_of(measured);
+  for (at::Tensor& tensor : gradient) {
+    tensor = tensor.clone();
+  }
   model::WeightWork work;
   cool_caches(gradient[0]);
   Measured& input_half = measured.ways[static_cast<size_t>(way)].input_half;
@@ -391,7 +399,7 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   gradient.clear();
   output.clear();
   const int64_t left = memory::usage().current_bytes - before;
-  const int64_t passed_on = input_gradient[0].defined() ? held_bytes(measured.input.bytes()) : 0;
+  const int64_t passed_on = input_gradient[0].defined() ? input_gradient_bytes(measured) : 0;
   measured.weight_bytes = std::max(measured.weight_bytes, left - passed_on);
   measured.weight_half.time(*stopwatch_, [&] {
     layer.backward_weight(
@@ -436,25 +444,22 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
   const bool has_run = !way.forward.timings.is_empty();
   const int64_t left = has_run ? way.forward.left_bytes : way.forward.working_bytes;
   const int64_t saved = std::max(left, output);
-  const int64_t beside = beside_gradient_bytes();
   const auto extra = [&](const Measured& one, int64_t counted) {
-    return beside + std::max<int64_t>(0, one.working_bytes - counted);
+    return std::max<int64_t>(0, one.working_bytes - counted);
   };
   const double forward_s = seconds_or(way.forward, measured.dropping.timings.median());
-  plan::KeepCost keep{
-      .name = named.name,
-      .forward_s = forward_s,
-      .backward_s = seconds_or(way.backward, 2 * forward_s),
-      .saved_bytes = saved,
-      .forward_extra_bytes = extra(way.forward, saved),
-      .backward_extra_bytes =
-          has_run ? beside + way.backward.working_bytes - held_bytes(measured.input.bytes()) : 0,
-      .needs_output = named.needs_output,
-      .recompute_s = forward_s,
-      .recompute_extra_bytes = extra(way.forward, saved)};
+  plan::KeepCost keep{.name = named.name,
+                      .forward_s = forward_s,
+                      .backward_s = seconds_or(way.backward, 2 * forward_s),
+                      .saved_bytes = saved,
+                      .forward_extra_bytes = extra(way.forward, saved),
+                      .backward_extra_bytes =
+                          has_run ? way.backward.working_bytes - input_gradient_bytes(measured) : 0,
+                      .needs_output = named.needs_output,
+                      .recompute_s = forward_s,
+                      .recompute_extra_bytes = extra(way.forward, saved)};
   if (!way.input_half.timings.is_empty()) {
-    keep.backward_input_extra_bytes =
-        way.input_half.working_bytes - held_bytes(measured.input.bytes());
+    keep.backward_input_extra_bytes = way.input_half.working_bytes - input_gradient_bytes(measured);
   }
   if (!named.needs_output) {
     keep.recompute_s = seconds_or(way.recompute, forward_s);
@@ -473,8 +478,13 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
       .input_bytes = held_bytes(measured.input.bytes()),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
-      .forward_extra_bytes =
-          beside_gradient_bytes() + std::max<int64_t>(0, measured.dropping.working_bytes - output)};
+      .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
+  if (index > 0) {
+    cost.input_gradient_bytes = input_gradient_bytes(measured);
+  }
+  if (index + 1 < chain_.size()) {
+    cost.output_gradient_bytes = input_gradient_bytes(reader_of(index));
+  }
   for (size_t i = 0; i < measured.ways.size(); ++i) {
     cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
   }

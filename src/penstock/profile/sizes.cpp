@@ -32,6 +32,14 @@ plan::CostTable sizes_of(const model::Chain& chain,
                                       .saved_bytes = std::max(
                                           size.kept_bytes, held_bytes(device, size.output.bytes())),
                                       .needs_output = needs_output}}});
+    if (i > 0) {
+      int64_t gradient = held_bytes(device, shape.bytes());
+      for (const model::TensorShape& beside : layer.beside_gradient()) {
+        gradient += held_bytes(device, beside.bytes());
+      }
+      table.layers[static_cast<size_t>(i)].input_gradient_bytes = gradient;
+      table.layers[static_cast<size_t>(i) - 1].output_gradient_bytes = gradient;
+    }
     shape = size.output;
   }
   table.loss.name = chain.loss().name();

@@ -142,24 +142,33 @@ std::vector<program::Held> held_by(const config::Recipe& recipe,
   return program::held_by_name(rank);
 }
 
+// What a GPU's context takes, and what libraries take for themselves at the first call and keep:
+// cuBLAS does so where LibTorch multiplies (attention in float32). To be asked for when layers have
+// run and all that they worked with is gone.
+int64_t workspaces_of(const device::Device& device) {
+  return device.is_gpu() ? device.account().usage().current_bytes : 0;
+}
+
 plan::CostTable measure_kinds(const config::Recipe& recipe,
                               const model::Chain& chain,
                               const device::Device& device,
                               const CostOptions& options) {
-  const int64_t workspaces = device.is_gpu() ? device.account().usage().current_bytes : 0;
-  model::Parameters parameters(chain,
-                               kinds_of(chain),
-                               compute_type(recipe.train),
-                               static_cast<uint64_t>(recipe.train.seed),
-                               device);
-  const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-  plan::CostTable table = measure_costs(recipe, chain, parameters, *optimizer, options);
-  table.held = held_by(recipe, chain, workspaces);
-  // A table is of the whole model; ranks share its update by their parameters.
-  const double share =
-      static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
-  table.step_s *= share;
-  table.clear_s *= share;
+  plan::CostTable table;
+  {
+    model::Parameters parameters(chain,
+                                 kinds_of(chain),
+                                 compute_type(recipe.train),
+                                 static_cast<uint64_t>(recipe.train.seed),
+                                 device);
+    const auto optimizer = optim::make_optimizer(recipe.train, parameters);
+    table = measure_costs(recipe, chain, parameters, *optimizer, options);
+    // A table is of the whole model; ranks share its update by their parameters.
+    const double share =
+        static_cast<double>(chain.parameter_count()) / static_cast<double>(parameters.count());
+    table.step_s *= share;
+    table.clear_s *= share;
+  }
+  table.held = held_by(recipe, chain, workspaces_of(device));
   return table;
 }
 
@@ -270,8 +279,7 @@ plan::CostTable costs_of_shapes(const config::Recipe& recipe,
   const at::Tensor tokens = random_micro_batch(recipe);
   plan::CostTable table =
       profile::sizes_of(chain, compute_type(recipe.train), device, tokens[0], tokens[1]);
-  table.held =
-      held_by(recipe, chain, device.is_gpu() ? device.account().usage().current_bytes : int64_t{0});
+  table.held = held_by(recipe, chain, workspaces_of(device));
   table.description = describe(recipe);
   return table;
 }

@@ -65,6 +65,7 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
   const plan::KeepCost& b = found.ways[static_cast<size_t>(operation.way)];
   const std::string owner = cat(said.name, ", way ", a.name, ",");
   std::vector<Field> fields = {
+      {said.name, "input_gradient_bytes", said.input_gradient(), found.input_gradient()},
       {owner, "saved_bytes", a.saved_bytes, b.saved_bytes},
       {owner, "forward_extra_bytes", a.forward_extra_bytes, b.forward_extra_bytes},
       {owner, "backward_extra_bytes", a.backward_extra_bytes, b.backward_extra_bytes},
@@ -122,6 +123,8 @@ plan::CostTable with_bytes(plan::CostTable table, const plan::CostTable& measure
     const plan::LayerCost& found = measured.layers[i];
     layer.forward_extra_bytes = found.forward_extra_bytes;
     layer.input_bytes = found.input_bytes;
+    layer.input_gradient_bytes = found.input_gradient_bytes;
+    layer.output_gradient_bytes = found.output_gradient_bytes;
     const bool has_halves = found.weight_state_bytes >= 0;
     if (has_halves) {
       layer.weight_state_bytes = found.weight_state_bytes;
