@@ -212,12 +212,14 @@ class GpuPipelines(cli.CliTestCase):
                     self.assertLessEqual(peak, predicted)
                     self.assertGreater(peak, 0.995 * predicted)
                 return max(found["rank_peak_bytes"])
+            return None
 
         most_of(2, "1f1b", {})
         most_of(2, "zb-v", {"train.precision": "float32"})
         most_of(4, "interleaved", {"train.optimizer": "lamb"})
-        limit = most_of(2, "gpipe", {}) * 7 // 10 + PAGES
-        most_of(2, "gpipe", {"plan.memory": limit})
+        most = most_of(2, "gpipe", {})
+        if most is not None:  # else it has failed
+            most_of(2, "gpipe", {"plan.memory": most * 7 // 10 + PAGES})
 
     def test_a_limit_that_no_plan_keeps_gets_an_answer(self):
         result = self.launch(

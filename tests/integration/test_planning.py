@@ -850,6 +850,10 @@ class WrongTables(PlanningTestCase):
         limit = self.understate(lambda table: table["loss"].update(extra_bytes=0))
         self.assert_found_out(limit, "extra_bytes = 0", "the loss")
 
+    def test_the_gradient_of_the_loss_understated(self):
+        limit = self.understate(lambda table: table["layers"][-1].update(output_gradient_bytes=0))
+        self.assert_found_out(limit, "output_gradient_bytes = 0", "block")
+
     def test_ranks_are_found_out_too(self):
         for values in (
             {"plan.pipeline": 2, "plan.micro_batches": 2, "plan.schedule": "1f1b"},

@@ -397,6 +397,17 @@ TEST(CostTable, RefusesSizesThatOverflow) {
   }
   EXPECT_EQ(error_of("{\"layers\": [" + layers + "]}"),
             "costs.json: the sizes add up to more than 1e18 bytes");
+  std::string gradients;
+  for (int i = 0; i < 600; ++i) {
+    gradients += (i == 0 ? "{" : ", {") +
+                 (R"("input_bytes": 1, "output_bytes": 1, "saved_bytes": 1, "weight_state_bytes": 1,
+                     "input_gradient_bytes": 1000000000000000,
+                     "output_gradient_bytes": 1000000000000000, )" +
+                  kTimes) +
+                 "}";
+  }
+  EXPECT_EQ(error_of("{\"layers\": [" + gradients + "]}"),
+            "costs.json: the sizes add up to more than 1e18 bytes");
 }
 
 TEST(CostTable, RefusesLayersThatDoNotJoin) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/text.h"
 
 #include "plan/random_chains.h"
 
@@ -99,6 +100,23 @@ void expect_error(const std::vector<int32_t>& given,
 }
 
 }  // namespace
+
+// A stage sends its output on and the gradient of its input back.
+TEST(Cuts, CountTheBytesOfBothMessages) {
+  CostTable table;
+  for (int64_t i = 0; i < 3; ++i) {
+    table.layers.push_back({.name = cat("layer ", i),
+                            .input_bytes = 10 + i,
+                            .output_bytes = 11 + i,
+                            .input_gradient_bytes = 20 + i,
+                            .output_gradient_bytes = 21 + i,
+                            .ways = {{.forward_s = 100, .backward_s = 200, .saved_bytes = 50}}});
+  }
+  const StageCosts costs(table, /*stages=*/3, {.link = {.latency_s = 0.5, .bytes_per_s = 1}});
+  EXPECT_DOUBLE_EQ(costs.of(0, 0, 1).seconds, 300 + 0.5 + 11);
+  EXPECT_DOUBLE_EQ(costs.of(1, 1, 2).seconds, 300 + 0.5 + 12 + 0.5 + 21);
+  EXPECT_DOUBLE_EQ(costs.of(2, 2, 3).seconds, 300 + 0.5 + 22);
+}
 
 TEST(Cuts, AreTheBestOfAllWithOneStageForEachRank) {
   Dice dice(51);

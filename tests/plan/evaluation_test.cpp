@@ -118,6 +118,14 @@ TEST(Evaluation, IsSoundForRanksOfAnySchedule) {
     ASSERT_TRUE(verdict.is_sound()) << verdict.violation->text;
     EXPECT_NO_THROW(program::simulate(evaluation));
     EXPECT_EQ(program::parse_program(program::format_program(evaluation), "text"), evaluation);
+    // Of the activation, not of the gradient that the step sends back over the same border.
+    for (const RankProgram& rank : evaluation.ranks) {
+      for (const program::Instruction& one : rank.instructions) {
+        if (one.op == Op::Send) {
+          EXPECT_DOUBLE_EQ(one.seconds, 0.5 + static_cast<double>(one.sent_bytes) / 2);
+        }
+      }
+    }
   }
 }
 

@@ -61,7 +61,7 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
   const int64_t unit = options.most_size;
   plan::CostTable table;
   int64_t input = dice.between(1, unit);
-  int64_t input_gradient = -1;
+  int64_t input_gradient = dice.chance(60) ? -1 : dice.between(0, 2 * unit);
   for (int64_t i = 0; i < layers; ++i) {
     plan::LayerCost layer{.name = "layer" + std::to_string(i),
                           .input_bytes = input,

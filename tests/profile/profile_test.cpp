@@ -101,6 +101,7 @@ TEST(Profile, FindsTheBytesThatTheLayersPromise) {
       }
       shape = chain.layer(i).size_for(shape, at::kFloat).output;
       EXPECT_EQ(cost.output_bytes, shape.bytes());
+      EXPECT_EQ(cost.output_gradient(), shape.bytes());
     }
     EXPECT_EQ(table.target_bytes, 3 * 20 * 8);
   }

@@ -36,11 +36,12 @@ std::vector<int32_t> find_stages(const program::Program& step) {
   return stages;
 }
 
-// The seconds of a send of the step that is of the same layer.
+// The seconds of the step's send of the activation that enters `layer`; a gradient's are others.
 double send_seconds(const program::Program& step, int32_t layer) {
   for (const RankProgram& rank : step.ranks) {
     for (const Instruction& one : rank.instructions) {
-      if (one.op == Op::Send && one.layer == layer) {
+      if (one.op == Op::Send && one.layer == layer &&
+          rank.value(one.reads[0]).kind == ValueKind::Activation) {
         return one.seconds;
       }
     }
@@ -129,7 +130,7 @@ class StageEvaluation {
           .reads = {activation_, targets},
           .frees = {activation_, targets},
           .seconds = table_.loss.seconds,
-          .working_bytes = table_.layers.back().output_bytes + table_.loss.extra_bytes});
+          .working_bytes = table_.layers.back().output_gradient() + table_.loss.extra_bytes});
   }
 
   void receive(int32_t layer) {

@@ -16,6 +16,7 @@ class StepClock {
     double activation_s = 0;
     double gradient_s = 0;
   };
+  // transfers[s]: between stages s and s + 1.
   StepClock(const schedule::Schedule& schedule, const std::vector<Transfer>& transfers);
 
   // A turn begins with what needs nothing from other stages.

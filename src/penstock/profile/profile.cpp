@@ -263,7 +263,7 @@ class Profiler {
     return {layer.index == 0 ? inputs_ : activations_->view(layer.input)};
   }
 
-  // With what the layer above hands on beside it.
+  // The gradient of its output, with what the layer above hands on beside it.
   model::Tensors output_gradient_of(const LayerMeasured& layer) const {
     model::Tensors gradient{activations_->view(layer.output)};
     if (layer.index + 1 < chain_.size()) {
@@ -479,9 +479,7 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
       .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
-  if (index > 0) {
-    cost.input_gradient_bytes = input_gradient_bytes(measured);
-  }
+  cost.input_gradient_bytes = input_gradient_bytes(measured);
   if (index + 1 < chain_.size()) {
     cost.output_gradient_bytes = input_gradient_bytes(reader_of(index));
   }
@@ -506,12 +504,12 @@ plan::CostTable Profiler::table(bool has_step) const {
     table.layers.push_back(layer_cost(i, counted));
   }
   const int64_t bytes = own_parameter_bytes(chain_.loss().parameters(), counted);
-  table.loss = {
-      .name = chain_.loss().name(),
-      .seconds = loss_.timings.median(),
-      .extra_bytes = std::max<int64_t>(0, loss_.working_bytes - table.layers.back().output_bytes),
-      .parameter_bytes = bytes,
-      .gradient_bytes = bytes};
+  table.loss = {.name = chain_.loss().name(),
+                .seconds = loss_.timings.median(),
+                .extra_bytes = std::max<int64_t>(
+                    0, loss_.working_bytes - table.layers.back().output_gradient()),
+                .parameter_bytes = bytes,
+                .gradient_bytes = bytes};
   table.target_bytes = held_bytes(static_cast<int64_t>(targets_.nbytes()));
   table.clear_s = clear_.timings.median();
   if (has_step) {

@@ -142,9 +142,9 @@ std::vector<program::Held> held_by(const config::Recipe& recipe,
   return program::held_by_name(rank);
 }
 
-// What a GPU's context takes, and what libraries take for themselves at the first call and keep:
-// cuBLAS does so where LibTorch multiplies (attention in float32). To be asked for when layers have
-// run and all that they worked with is gone.
+// What GpuContext holds, and what libraries take for themselves at the first call and keep: cuBLAS
+// does so where LibTorch multiplies (attention in float32). To be asked for when layers have run and
+// all that they worked with is gone; before, it is what is there so far.
 int64_t workspaces_of(const device::Device& device) {
   return device.is_gpu() ? device.account().usage().current_bytes : 0;
 }

@@ -53,7 +53,12 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
                                  const plan::CostTable& table,
                                  const plan::CostTable& model) {
   if (operation.kind == plan::OperationKind::Loss) {
-    return {{"the loss", "extra_bytes", table.loss.extra_bytes, model.loss.extra_bytes}};
+    const plan::LayerCost& last = table.layers.back();
+    return {{"the loss", "extra_bytes", table.loss.extra_bytes, model.loss.extra_bytes},
+            {last.name,
+             "output_gradient_bytes",
+             last.output_gradient(),
+             model.layers.back().output_gradient()}};
   }
   const plan::LayerCost& said = table.layers[static_cast<size_t>(operation.layer)];
   const plan::LayerCost& found = model.layers[static_cast<size_t>(operation.layer)];
