@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,9 +15,10 @@
 #include "penstock/config/options.h"
 #include "penstock/config/recipe.h"
 #include "penstock/memory/account.h"
+#include "penstock/model/family.h"
 #include "penstock/plan/operations.h"
 #include "penstock/report/bench_text.h"
-#include "penstock/report/gpt2_floor.h"
+#include "penstock/report/step_floor.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/step_bench.h"
@@ -46,28 +46,40 @@ struct StepArguments {
   bool as_json = false;
 };
 
-struct ModelSize {
-  int64_t layers, width, heads, batch;
-};
+// The sizes that can be named are those of the family that recipes have by default.
+std::vector<model::NamedSize> known_sizes() {
+  return model::find_family(config::ModelOptions().family).sizes();
+}
 
-// GPT-2's four sizes, with the batches that the figures in docs/gpu.md are for.
-const std::map<std::string, ModelSize>& known_sizes() {
-  static const std::map<std::string, ModelSize> sizes{{"124M", {12, 768, 12, 64}},
-                                                      {"355M", {24, 1024, 16, 32}},
-                                                      {"774M", {36, 1280, 20, 16}},
-                                                      {"1558M", {48, 1600, 25, 8}}};
-  return sizes;
+std::vector<std::string> size_names() {
+  std::vector<std::string> names;
+  for (const model::NamedSize& size : known_sizes()) {
+    names.push_back(size.name);
+  }
+  return names;
+}
+
+const model::Family& family_of(const config::Recipe& recipe) {
+  return model::find_family(recipe.model.family);
+}
+
+// Of the family that is benched: what trains the same model with PyTorch.
+std::string peer_script_name() {
+  return config::ModelOptions().family + "_peer.py";
+}
+
+model::NamedSize named_size(const std::string& name) {
+  const std::vector<model::NamedSize> sizes = known_sizes();
+  const auto found = std::find_if(
+      sizes.begin(), sizes.end(), [&](const model::NamedSize& size) { return size.name == name; });
+  PENSTOCK_CHECK(found != sizes.end(), "no size is called ", name);
+  return *found;
 }
 
 config::Recipe step_recipe(const StepArguments& arguments) {
-  const ModelSize& size = known_sizes().at(arguments.size);
+  const model::NamedSize size = named_size(arguments.size);
   config::Recipe recipe;
-  recipe.model.layers = size.layers;
-  recipe.model.width = size.width;
-  recipe.model.heads = size.heads;
-  recipe.model.context = 1024;
-  recipe.model.vocabulary = 50257;
-  recipe.model.dropout = 0;
+  recipe.model = size.model;
   recipe.data.tokenizer = "tokens";
   recipe.train.batch = arguments.batch > 0 ? arguments.batch : size.batch;
   recipe.train.precision = "bfloat16";
@@ -93,12 +105,12 @@ std::string find_peer_script(const StepArguments& arguments) {
   if (!arguments.peer_script.empty()) {
     return arguments.peer_script;
   }
+  const std::filesystem::path name = peer_script_name();
   std::error_code ignored;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  for (const std::filesystem::path& place :
-       {std::filesystem::path("bench/gpt2_peer.py"),
-        program.parent_path() / "../share/penstock/gpt2_peer.py",
-        program.parent_path() / "../../../bench/gpt2_peer.py"}) {
+  for (const std::filesystem::path& place : {"bench" / name,
+                                             program.parent_path() / "../share/penstock" / name,
+                                             program.parent_path() / "../../../bench" / name}) {
     if (std::filesystem::exists(place, ignored)) {
       return place.string();
     }
@@ -146,14 +158,6 @@ std::vector<std::string> peer_command(const StepArguments& arguments,
   return command;
 }
 
-report::Gpt2Size report_size(const config::Recipe& recipe) {
-  return {.layers = recipe.model.layers,
-          .width = recipe.model.width,
-          .context = recipe.model.context,
-          .vocabulary = recipe.model.vocabulary,
-          .is_tied = recipe.model.tied};
-}
-
 // Several windows together, of ours or of a peer.
 struct Sum {
   double tokens = 0, seconds = 0, joules = 0;
@@ -161,7 +165,7 @@ struct Sum {
   int64_t peak_bytes = 0;
 
   report::StepFigures figures(const std::string& who, const config::Recipe& recipe) const {
-    const double flop = report::gpt2_flop_per_token(report_size(recipe));
+    const double flop = family_of(recipe).flop_per_token(recipe.model);
     report::StepFigures figures = report::step_figures(
         who, tokens / seconds, recipe.train.batch * recipe.model.context, flop);
     if (joules > 0) {
@@ -256,11 +260,11 @@ TracedSteps trace_steps(const config::Recipe& recipe, train::StepBench& bench) {
   report::set_shares(traced.kernels.rows);
   const bool has_rates =
       recipe.train.precision == "bfloat16" || recipe.train.precision == "float16";
-  traced.groups = report::by_group(traced.kernels,
-                                   has_rates ? report::gpt2_work({.size = report_size(recipe),
-                                                                  .batch = recipe.train.batch,
-                                                                  .element_bytes = 2})
-                                             : std::vector<report::StepWork>{});
+  traced.groups = report::by_group(
+      traced.kernels,
+      has_rates ? family_of(recipe).work_of(recipe.model,
+                                            {.batch = recipe.train.batch, .element_bytes = 2})
+                : std::vector<report::StepWork>{});
   return traced;
 }
 
@@ -294,7 +298,8 @@ void print_result(const StepArguments& arguments,
     std::printf("%s\n", json.dump().c_str());
     return;
   }
-  std::printf("GPT-2 %s, batch %lld x %lld, %s, on %s\n\n%s",
+  std::printf("%s %s, batch %lld x %lld, %s, on %s\n\n%s",
+              family_of(recipe).title().c_str(),
               arguments.size.c_str(),
               static_cast<long long>(recipe.train.batch),
               static_cast<long long>(recipe.model.context),
@@ -330,8 +335,9 @@ int bench_step(const StepArguments& arguments) {
   const std::string script = find_peer_script(arguments);
   std::vector<std::string> peers = wanted_peers(arguments);
   if (script.empty() && !peers.empty()) {
-    log_warning(
-        "bench/gpt2_peer.py was not found, so no PyTorch beside; name it with --peer-script");
+    log_warning("bench/",
+                peer_script_name(),
+                " was not found, so no PyTorch beside; name it with --peer-script");
     peers.clear();
   }
   Sum ours;
@@ -371,15 +377,10 @@ void add_bench_command(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "measure: steps next to PyTorch, sums over ranks");
   bench->require_subcommand(1);
   add_bench_allreduce_command(*bench, action);
-  CLI::App* command =
-      bench->add_subcommand("step", "the training step of GPT-2, in tokens a second");
+  CLI::App* command = bench->add_subcommand("step", "a training step, in tokens a second");
   const auto arguments = std::make_shared<StepArguments>();
-  std::vector<std::string> names;
-  for (const auto& [name, size] : known_sizes()) {
-    names.push_back(name);
-  }
-  command->add_option("--size", arguments->size, "which GPT-2")
-      ->check(CLI::IsMember(names))
+  command->add_option("--size", arguments->size, "which size of the family")
+      ->check(CLI::IsMember(size_names()))
       ->capture_default_str();
   command->add_option("--batch", arguments->batch, "sequences a step; 0: the size's usual one")
       ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
@@ -399,7 +400,9 @@ void add_bench_command(CLI::App& app, Action& action) {
   command->add_option("--python", arguments->python, "a Python that has torch")
       ->capture_default_str();
   command
-      ->add_option("--peer-script", arguments->peer_script, "the peer; empty: bench/gpt2_peer.py")
+      ->add_option("--peer-script",
+                   arguments->peer_script,
+                   cat("the peer; empty: bench/", peer_script_name()))
       ->type_name("FILE");
   command->add_option("--window", arguments->window_s, "seconds of a measured window")
       ->check(CLI::Range(0.001, 86400.0))

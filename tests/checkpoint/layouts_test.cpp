@@ -22,7 +22,8 @@
 #include "penstock/checkpoint/weights.h"
 #include "penstock/comm/local.h"
 #include "penstock/comm/mesh.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/family.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/stages.h"
@@ -33,6 +34,8 @@
 
 namespace penstock::checkpoint {
 namespace {
+
+const model::StoredNames kNames = model::find_family("gpt2").stored_names();
 
 namespace fs = std::filesystem;
 using program::Shard;
@@ -397,7 +400,7 @@ TEST(CheckpointLayouts, WeightsAloneComeToAnyLayout) {
           others.push_back(spec.name);
         }
       }
-      import_weights(saved / "model.safetensors", *rank.parameters, others, group);
+      import_weights(saved / "model.safetensors", *rank.parameters, kNames, others, group);
       EXPECT_EQ(rank.wrong_weights(), 0) << layout.text();
     });
   }
@@ -424,7 +427,7 @@ TEST(CheckpointLayouts, EveryRankSaysThatAByteIsDamaged) {
                           Sorts::Plain,
                           [&](Rank& rank, comm::Group& group) {
                             import_weights(
-                                saved / "model.safetensors", *rank.parameters, {}, group);
+                                saved / "model.safetensors", *rank.parameters, kNames, {}, group);
                           }),
                  expected);
 }

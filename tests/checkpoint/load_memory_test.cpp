@@ -9,7 +9,7 @@
 
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 

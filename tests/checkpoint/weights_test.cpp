@@ -9,7 +9,8 @@
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/safetensors_writer.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/family.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 
@@ -22,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::TempFolder;
+
+const model::StoredNames kNames = model::find_family("gpt2").stored_names();
 
 config::Recipe small_recipe(const fs::path& out) {
   config::Recipe recipe;
@@ -176,7 +179,7 @@ TEST(ImportWeights, ReadsNamesWithoutPrefixAndPassesOverMasksAndTheTiedHead) {
                  bare,
                  {{"h.0.attn.bias", at::ones({1, 1, 4, 4})},
                   {"lm_head.weight", source.parameters.find("transformer.wte.weight")->weight}});
-  import_weights(file, target.parameters);
+  import_weights(file, target.parameters, kNames);
   EXPECT_TRUE(at::equal(source.parameters.flat_weights(), target.parameters.flat_weights()));
 }
 
@@ -190,7 +193,8 @@ TEST(ImportWeights, ReadsAHeadOfItsOwn) {
     return tensor;
   };
   import_weights(write_file(folder.path() / "bare.safetensors", source.parameters, bare),
-                 target.parameters);
+                 target.parameters,
+                 kNames);
   EXPECT_TRUE(at::equal(source.parameters.flat_weights(), target.parameters.flat_weights()));
 }
 
@@ -200,11 +204,11 @@ TEST(ImportWeights, SaysWhichHeadTheFileHas) {
   const auto same = [](StoredTensor tensor) { return tensor; };
   const fs::path of_tied = write_file(folder.path() / "tied", tied.parameters, same);
   const fs::path of_untied = write_file(folder.path() / "untied", untied.parameters, same);
-  EXPECT_EQ(failure([&] { import_weights(of_tied, untied.parameters); }),
+  EXPECT_EQ(failure([&] { import_weights(of_tied, untied.parameters, kNames); }),
             of_tied.string() +
                 " has no tensor lm_head.weight: its head is the token embedding; set model.tied = "
                 "true");
-  EXPECT_EQ(failure([&] { import_weights(of_untied, tied.parameters); }),
+  EXPECT_EQ(failure([&] { import_weights(of_untied, tied.parameters, kNames); }),
             of_untied.string() +
                 ": lm_head.weight differs from the token embedding; set model.tied = false");
   // A rank without the head says so, too.
@@ -216,9 +220,10 @@ TEST(ImportWeights, SaysWhichHeadTheFileHas) {
       others.push_back(spec.name);
     }
   }
-  EXPECT_EQ(failure([&] { import_weights(of_untied, part, others); }), "");
-  EXPECT_NE(failure([&] { import_weights(of_tied, part, others); }).find("model.tied = true"),
-            std::string::npos);
+  EXPECT_EQ(failure([&] { import_weights(of_untied, part, kNames, others); }), "");
+  EXPECT_NE(
+      failure([&] { import_weights(of_tied, part, kNames, others); }).find("model.tied = true"),
+      std::string::npos);
 }
 
 TEST(ImportWeights, ReadsHalfPrecision) {
@@ -230,7 +235,8 @@ TEST(ImportWeights, ReadsHalfPrecision) {
       return StoredTensor{tensor.name, tensor.value.to(type), dtype};
     };
     import_weights(write_file(folder.path() / "half.safetensors", source.parameters, narrow),
-                   target.parameters);
+                   target.parameters,
+                   kNames);
     EXPECT_TRUE(at::equal(source.parameters.flat_weights().to(type).to(at::kFloat),
                           target.parameters.flat_weights()));
   }
@@ -241,7 +247,7 @@ TEST(ImportWeights, SaysWhatDoesNotFit) {
   TestRun run(small_recipe(folder.path()), 1);
   const auto same = [](StoredTensor tensor) { return tensor; };
   const auto import = [&](const fs::path& file) {
-    return failure([&] { import_weights(find_weights_file(file), run.parameters); });
+    return failure([&] { import_weights(find_weights_file(file), run.parameters, kNames); });
   };
   const auto expect = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -5,7 +5,7 @@
 
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 

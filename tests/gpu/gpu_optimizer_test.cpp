@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 #include "penstock/model/parameters.h"
 
 #include "gpu/gpu_model.h"

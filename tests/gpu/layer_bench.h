@@ -11,7 +11,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 
 #include "gpu/gpu_model.h"
 

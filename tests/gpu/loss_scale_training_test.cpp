@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/base/text.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/loss_scale.h"
 #include "penstock/optim/optimizer.h"

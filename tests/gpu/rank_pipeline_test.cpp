@@ -18,7 +18,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
 #include "penstock/optim/optimizer.h"

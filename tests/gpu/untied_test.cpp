@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/gpt2/gpu.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/one_rank.h"

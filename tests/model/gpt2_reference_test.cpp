@@ -8,7 +8,8 @@
 
 #include "penstock/base/file.h"
 #include "penstock/checkpoint/weights.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/family.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/plain_step.h"
@@ -33,7 +34,9 @@ struct Reference {
   at::Tensor batches;  // [steps, batch, context + 1]
 
   Reference() {
-    checkpoint::import_weights(kGolden / "gpt2_weights.safetensors", parameters);
+    checkpoint::import_weights(kGolden / "gpt2_weights.safetensors",
+                               parameters,
+                               model::find_family("gpt2").stored_names());
     const auto& all = json["batches"];
     std::vector<int64_t> flat;
     for (const auto& batch : all) {

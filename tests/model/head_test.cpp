@@ -3,7 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
+#include "penstock/model/llama/llama.h"
 
 #include "support/random_tensor.h"
 
@@ -66,6 +67,33 @@ TEST(Gpt2Head, LossAndGradientsMatchAFloat64Reference) {
     }
     EXPECT_EQ(bench.head->count(bench.targets), rows - 1);
   }
+}
+
+TEST(LlamaHead, LossAndGradientsMatchAFloat64Reference) {
+  const auto head = make_llama_head({.width = 32, .vocabulary = 97, .norm_epsilon = 1e-6});
+  const Tensors weights{1 + 0.1 * random_tensor({32}, 1), random_tensor({97, 32}, 3)};
+  Tensors gradients{at::zeros({32}), at::zeros({97, 32})}, wide;
+  for (const at::Tensor& weight : weights) {
+    wide.push_back(weight.to(at::kDouble).set_requires_grad(true));
+  }
+  const at::Tensor input = random_tensor({2, 25, 32}, 4);
+  at::Tensor targets = random_tokens({2, 25}, 97, 5);
+  targets[1][3] = -1;  // does not count
+  const at::Tensor x = input.to(at::kDouble).set_requires_grad(true);
+  const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-6) * wide[0];
+  const at::Tensor logits = at::matmul(normed, wide[1].t());
+  const at::Tensor sum = at::cross_entropy_loss(
+      logits.flatten(0, 1), targets.flatten(), {}, at::Reduction::Sum, /*ignore_index=*/-1);
+  (sum * 0.37).backward();
+  const Loss::Result result = head->backward(weights, gradients, input, targets, 0.37);
+  EXPECT_NEAR(result.sum / sum.item<double>(), 1, 1e-6);
+  EXPECT_NEAR(head->evaluate(weights, input, targets) / sum.item<double>(), 1, 1e-6);
+  EXPECT_LT(relative_error(head->predict(weights, input), logits.detach()), 3e-6);
+  EXPECT_LT(relative_error(result.input_gradient, x.grad()), 3e-6);
+  for (size_t i = 0; i < wide.size(); ++i) {
+    EXPECT_LT(relative_error(gradients[i], wide[i].grad()), 3e-6) << i;
+  }
+  EXPECT_EQ(head->count(targets), 49);
 }
 
 TEST(Gpt2Head, Bfloat16StaysNearFloat32) {

@@ -17,7 +17,8 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "penstock/base/error.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
+#include "penstock/model/llama/llama.h"
 #include "penstock/model/module_layer.h"
 
 #include "support/random_tensor.h"
@@ -54,6 +55,24 @@ inline std::unique_ptr<Layer> make_bench_layer(const LayerCase& test_case) {
   if (name == "mlp") {
     return make_gpt2_mlp(shape, 0);
   }
+  const LlamaShape llama{.layers = 1,
+                         .width = width,
+                         .heads = shape.heads,
+                         .kv_heads = 2,
+                         .hidden = 80,
+                         .context = shape.context,
+                         .vocabulary = shape.vocabulary,
+                         .rope_theta = 100,
+                         .rope_scaling = {.factor = 8, .original_context = 16}};
+  if (name == "llama_embedding") {
+    return make_llama_embedding(llama);
+  }
+  if (name == "llama_attention") {
+    return make_llama_attention(llama, 0, make_rotary(llama));
+  }
+  if (name == "llama_mlp") {
+    return make_llama_mlp(llama, 0);
+  }
   if (name == "module") {
     return module_layer("linear", torch::nn::Linear(width, width));
   }
@@ -83,7 +102,8 @@ struct LayerBench {
     for (const ParameterSpec& spec : layer->parameters()) {
       // Norm scales near 1, as in training; the rest of a size that keeps activations near 1.
       at::Tensor value = test::random_tensor(spec.shape, ++seed) * 0.2;
-      if (spec.name.ends_with("ln_1.weight") || spec.name.ends_with("ln_2.weight")) {
+      if (spec.name.ends_with("ln_1.weight") || spec.name.ends_with("ln_2.weight") ||
+          spec.name.ends_with("layernorm.weight")) {
         value += 1;
       }
       master.push_back(value);

@@ -1,5 +1,8 @@
 // What every layer must keep, on every kind of layer: the same bits with and without keeping, the
 // bytes it says it keeps, gradients that add up, and gradients equal to a float64 reference.
+#include <cmath>
+#include <map>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -116,6 +119,12 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"mlp", at::kFloat, 0.2},
                                          LayerCase{"mlp", at::kBFloat16, 0},
                                          LayerCase{"mlp", at::kBFloat16, 0.2},
+                                         LayerCase{"llama_embedding", at::kFloat, 0},
+                                         LayerCase{"llama_embedding", at::kBFloat16, 0},
+                                         LayerCase{"llama_attention", at::kFloat, 0},
+                                         LayerCase{"llama_attention", at::kBFloat16, 0},
+                                         LayerCase{"llama_mlp", at::kFloat, 0},
+                                         LayerCase{"llama_mlp", at::kBFloat16, 0},
                                          LayerCase{"module", at::kFloat, 0},
                                          LayerCase{"module_chain", at::kFloat, 0},
                                          LayerCase{"module_embedding", at::kFloat, 0},
@@ -168,6 +177,59 @@ at::Tensor reference_embedding(const Tensors& w,
   return x * mask_like(x.sizes(), dropout, pass, /*site=*/0);
 }
 
+at::Tensor reference_rms_norm(const at::Tensor& x, const at::Tensor& scale) {
+  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-5) * scale;
+}
+
+// Hugging Face's: x cos + rotate_half(x) sin, with Llama 3.1's frequencies for theta = 100, a factor
+// of 8 and 16 tokens before.
+at::Tensor reference_rotary(const at::Tensor& x) {  // [B, H, T, D]
+  const int64_t tokens = x.size(2), half = x.size(3) / 2;
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = 1 / std::pow(100.0, 2.0 * double(i) / double(2 * half));
+    const double wavelength = 2 * M_PI / frequency;
+    const double smooth = (16 / wavelength - 1) / (4 - 1);
+    frequencies.push_back(wavelength < 16.0 / 4 ? frequency
+                          : wavelength > 16.0 / 1
+                              ? frequency / 8
+                              : (1 - smooth) * frequency / 8 + smooth * frequency);
+  }
+  const at::Tensor angles = at::outer(at::arange(tokens, at::kDouble), at::tensor(frequencies));
+  const at::Tensor all = at::cat({angles, angles}, 1);
+  const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
+  return x * all.cos() + turned * all.sin();
+}
+
+at::Tensor reference_llama_attention(const Tensors& w, const at::Tensor& x, double, const Pass&) {
+  const int64_t b = x.size(0), t = x.size(1), c = x.size(2), h = kBenchShape.heads, d = c / h;
+  const at::Tensor normed = reference_rms_norm(x, w[0]);
+  const auto heads = [&](const at::Tensor& weight) {
+    return at::matmul(normed, weight.t()).reshape({b, t, -1, d}).transpose(1, 2);
+  };
+  const at::Tensor query = reference_rotary(heads(w[1]));
+  const at::Tensor key = reference_rotary(heads(w[2])).repeat_interleave(2, 1);
+  const at::Tensor value = heads(w[3]).repeat_interleave(2, 1);
+  at::Tensor scores = at::matmul(query, key.transpose(2, 3)) / std::sqrt(double(d));
+  scores = scores.masked_fill(at::ones({t, t}, at::kBool).triu(1), -INFINITY);
+  const at::Tensor mixed =
+      at::matmul(at::softmax(scores, 3), value).transpose(1, 2).reshape({b, t, c});
+  return x + at::matmul(mixed, w[4].t());
+}
+
+at::Tensor reference_llama_mlp(const Tensors& w, const at::Tensor& x, double, const Pass&) {
+  const at::Tensor normed = reference_rms_norm(x, w[0]);
+  const at::Tensor inner = at::silu(at::matmul(normed, w[1].t())) * at::matmul(normed, w[2].t());
+  return x + at::matmul(inner, w[3].t());
+}
+
+at::Tensor reference_llama_embedding(const Tensors& w,
+                                     const at::Tensor& tokens,
+                                     double,
+                                     const Pass&) {
+  return at::embedding(w[0], tokens);
+}
+
 class LayerGradients : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
@@ -175,16 +237,21 @@ class LayerGradients : public testing::TestWithParam<LayerCase> {};
 TEST_P(LayerGradients, MatchAFloat64Reference) {
   const LayerCase& test_case = GetParam();
   LayerBench bench(test_case);
-  const bool has_input_gradient = test_case.name != "embedding";
+  const bool has_input_gradient = !test_case.takes_tokens();
   Tensors wide;
   for (const at::Tensor& weight : bench.weights) {
     wide.push_back(weight.to(at::kDouble).set_requires_grad(true));
   }
   const at::Tensor x =
       has_input_gradient ? bench.input[0].to(at::kDouble).set_requires_grad(true) : bench.input[0];
-  const auto reference = test_case.name == "attention" ? reference_attention
-                         : test_case.name == "mlp"     ? reference_mlp
-                                                       : reference_embedding;
+  const std::map<std::string, decltype(&reference_mlp)> references{
+      {"embedding", reference_embedding},
+      {"attention", reference_attention},
+      {"mlp", reference_mlp},
+      {"llama_embedding", reference_llama_embedding},
+      {"llama_attention", reference_llama_attention},
+      {"llama_mlp", reference_llama_mlp}};
+  const auto reference = references.at(test_case.name);
   const at::Tensor expected = reference(wide, x, test_case.dropout, bench.pass);
   expected.backward(bench.output_gradient[0].to(at::kDouble));
 
@@ -212,7 +279,13 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"attention", at::kBFloat16, 0},
                                          LayerCase{"mlp", at::kFloat, 0},
                                          LayerCase{"mlp", at::kFloat, 0.2},
-                                         LayerCase{"mlp", at::kBFloat16, 0}),
+                                         LayerCase{"mlp", at::kBFloat16, 0},
+                                         LayerCase{"llama_embedding", at::kFloat, 0},
+                                         LayerCase{"llama_embedding", at::kBFloat16, 0},
+                                         LayerCase{"llama_attention", at::kFloat, 0},
+                                         LayerCase{"llama_attention", at::kBFloat16, 0},
+                                         LayerCase{"llama_mlp", at::kFloat, 0},
+                                         LayerCase{"llama_mlp", at::kBFloat16, 0}),
                          layer_case_name);
 
 }  // namespace penstock::model

@@ -12,7 +12,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/run/plain_step.h"
 

@@ -16,7 +16,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/optim/optimizer_size.h"

@@ -13,7 +13,7 @@
 
 #include "penstock/comm/group.h"
 #include "penstock/comm/local.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 

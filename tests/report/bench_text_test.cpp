@@ -10,30 +10,11 @@
 namespace penstock::report {
 namespace {
 
-constexpr Gpt2Size kSmall{.layers = 12, .width = 768, .context = 1024, .vocabulary = 50257};
 constexpr int64_t kTokens = 64 * 1024;
+constexpr double kFlopPerToken = 6.0 * 124439808 + 12.0 * 12 * 768 * 1024;  // GPT-2's smallest
 
 StepFigures small_figures(const std::string& who, double tokens_per_second) {
-  return step_figures(who, tokens_per_second, kTokens, gpt2_flop_per_token(kSmall));
-}
-
-TEST(BenchText, ParametersAreThoseOfThePublishedModels) {
-  EXPECT_EQ(gpt2_parameters(kSmall), 124439808);
-  EXPECT_EQ(gpt2_parameters({.layers = 24, .width = 1024, .context = 1024, .vocabulary = 50257}),
-            354823168);
-  EXPECT_EQ(gpt2_parameters({.layers = 48, .width = 1600, .context = 1024, .vocabulary = 50257}),
-            1557611200);
-}
-
-TEST(BenchText, AHeadOfItsOwnIsATableMoreAndNoMoreWork) {
-  Gpt2Size untied = kSmall;
-  untied.is_tied = false;
-  EXPECT_EQ(gpt2_parameters(untied), 124439808 + 50257 * 768);
-  EXPECT_DOUBLE_EQ(gpt2_flop_per_token(untied), gpt2_flop_per_token(kSmall));
-}
-
-TEST(BenchText, FlopPerTokenIsSixNPlusAttention) {
-  EXPECT_DOUBLE_EQ(gpt2_flop_per_token(kSmall), 6.0 * 124439808 + 12.0 * 12 * 768 * 1024);
+  return step_figures(who, tokens_per_second, kTokens, kFlopPerToken);
 }
 
 TEST(BenchText, FiguresFollowFromTheRate) {

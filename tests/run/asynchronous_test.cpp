@@ -21,7 +21,7 @@
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline.h"

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/plain_step.h"
 

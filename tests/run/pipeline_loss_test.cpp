@@ -7,7 +7,7 @@
 
 #include "penstock/comm/local.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/parameters.h"
 #include "penstock/plan/pipeline.h"
 #include "penstock/profile/profile.h"

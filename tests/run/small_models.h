@@ -6,7 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "penstock/base/text.h"
-#include "penstock/model/gpt2.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/run/plain_step.h"
 

@@ -9,35 +9,27 @@
 #include "penstock/base/error.h"
 #include "penstock/checkpoint/strict_json.h"
 #include "penstock/data/tokenizer.h"
+#include "penstock/model/family.h"
 
 namespace penstock::checkpoint {
 
 namespace fs = std::filesystem;
 
 std::string hugging_face_config(const config::ModelOptions& model, const std::string& tokenizer) {
-  // GPT-2's own vocabulary ends with <|endoftext|>.
+  // A vocabulary of others ends with its end of text.
   const int64_t end = tokenizer == "bytes" ? data::kEndOfDocument : model.vocabulary - 1;
-  const nlohmann::ordered_json json{{"architectures", {"GPT2LMHeadModel"}},
-                                    {"model_type", "gpt2"},
-                                    {"vocab_size", model.vocabulary},
-                                    {"n_positions", model.context},
-                                    {"n_ctx", model.context},
-                                    {"n_embd", model.width},
-                                    {"n_layer", model.layers},
-                                    {"n_head", model.heads},
-                                    {"n_inner", nullptr},
-                                    {"activation_function", "gelu_new"},
-                                    {"resid_pdrop", model.dropout},
-                                    {"embd_pdrop", model.dropout},
-                                    {"attn_pdrop", model.dropout},
-                                    {"layer_norm_epsilon", 1e-5},
-                                    {"initializer_range", 0.02},
-                                    {"bos_token_id", end},
-                                    {"eos_token_id", end},
-                                    {"tie_word_embeddings", model.tied},
-                                    {"torch_dtype", "float32"}};
-  return json.dump(2) + "\n";
+  return model::find_family(model.family).hugging_face_config(model, end).dump(2) + "\n";
 }
+
+namespace {
+
+// A key within an object has the object's before it: "rope_scaling/factor". Null where there is none.
+const nlohmann::json* find_key(const nlohmann::json& json, const std::string& key) {
+  const nlohmann::json::json_pointer pointer("/" + key);
+  return json.contains(pointer) ? &json.at(pointer) : nullptr;
+}
+
+}  // namespace
 
 void require_same_model(const fs::path& folder, const config::ModelOptions& model) {
   const fs::path file = folder / "config.json";
@@ -45,10 +37,11 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
     return;
   }
   const nlohmann::json json = read_strict_json(file, /*max_depth=*/16);
+  const model::Family& family = model::find_family(model.family);
   const auto require = [&](const char* key, const char* option, const nlohmann::json& expected) {
-    const auto found = json.find(key);
+    const nlohmann::json* found = find_key(json, key);
     const bool is_same_type =
-        found != json.end() && std::string_view(found->type_name()) == expected.type_name();
+        found != nullptr && std::string_view(found->type_name()) == expected.type_name();
     if (is_same_type && *found != expected) {
       throw CheckpointError(cat(file.string(),
                                 ": ",
@@ -69,30 +62,25 @@ void require_same_model(const fs::path& folder, const config::ModelOptions& mode
     throw CheckpointError(cat(file.string(), " is no JSON object"));
   }
   const auto require_one_of = [&](const char* key, const std::vector<nlohmann::json>& allowed) {
-    const auto found = json.find(key);
-    if (found != json.end() && std::find(allowed.begin(), allowed.end(), *found) == allowed.end()) {
+    const nlohmann::json* found = find_key(json, key);
+    if (found != nullptr && std::find(allowed.begin(), allowed.end(), *found) == allowed.end()) {
       throw CheckpointError(cat(file.string(),
                                 ": ",
                                 key,
                                 " is ",
                                 found->dump(),
-                                "; a GPT-2 that Penstock can read has ",
+                                "; a ",
+                                family.title(),
+                                " that Penstock can read has ",
                                 allowed.front().dump()));
     }
   };
-  require_one_of("model_type", {"gpt2"});
-  require_one_of("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
-  require_one_of("layer_norm_epsilon", {1e-5});
-  require_one_of("tie_word_embeddings", {model.tied, !model.tied});
-  require_one_of("scale_attn_weights", {true});
-  require_one_of("scale_attn_by_inverse_layer_idx", {false});
-  require_one_of("add_cross_attention", {false});
-  require("n_layer", "model.layers", model.layers);
-  require("n_embd", "model.width", model.width);
-  require("n_head", "model.heads", model.heads);
-  require("n_positions", "model.context", model.context);
-  require("vocab_size", "model.vocabulary", model.vocabulary);
-  require("tie_word_embeddings", "model.tied", model.tied);
+  for (const model::ConfigChoice& choice : family.config_choices()) {
+    require_one_of(choice.key, choice.allowed);
+  }
+  for (const model::ConfigKey& key : family.config_keys(model)) {
+    require(key.key, key.option, key.value);
+  }
 }
 
 }  // namespace penstock::checkpoint

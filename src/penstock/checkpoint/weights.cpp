@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <string_view>
 
 #include <ATen/ATen.h>
 
@@ -17,6 +16,7 @@
 #include "penstock/checkpoint/verify.h"
 #include "penstock/comm/group.h"
 #include "penstock/comm/local.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 
 namespace penstock::checkpoint {
@@ -25,53 +25,49 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "transformer.";
-constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kEmbedding = "transformer.wte.weight";
-
-bool is_attention_mask(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
 // For a model with a head of its own.
-void require_head(const SafetensorsFile& file) {
-  if (file.find(kHead) == nullptr) {
+void require_head(const SafetensorsFile& file, const std::string& head) {
+  if (file.find(head) == nullptr) {
     throw CheckpointError(cat(file.path().string(),
                               " has no tensor ",
-                              kHead,
+                              head,
                               ": its head is the token embedding; set model.tied = true"));
   }
 }
 
 // For a model whose head is the embedding: one that is stored beside it must be the same matrix.
-void require_tied(const SafetensorsFile& file, const TensorEntry& embedding) {
-  const TensorEntry* head = file.find(kHead);
+void require_tied(const SafetensorsFile& file,
+                  const TensorEntry& embedding,
+                  const std::string& head_name) {
+  const TensorEntry* head = file.find(head_name);
   if (head != nullptr && !have_same_data(file, embedding, *head)) {
     throw CheckpointError(cat(file.path().string(),
                               ": ",
-                              kHead,
+                              head_name,
                               " differs from the token embedding; set model.tied = false"));
   }
 }
 
 void fill_parameters(const SafetensorsFile& file,
                      model::Parameters& parameters,
+                     const model::StoredNames& names,
                      const std::vector<std::string>& others) {
-  const bool has_prefix = file.find(kEmbedding) != nullptr;
+  const std::string& prefix = names.optional_prefix;
+  const bool has_prefix = file.find(names.embedding) != nullptr;
   const auto stored_name = [&](const std::string& name) {
-    return !has_prefix && name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+    return !has_prefix && name.starts_with(prefix) ? name.substr(prefix.size()) : name;
   };
-  const bool has_own_head = parameters.find(kHead) != nullptr ||
-                            std::find(others.begin(), others.end(), kHead) != others.end();
+  const bool has_own_head = parameters.find(names.head) != nullptr ||
+                            std::find(others.begin(), others.end(), names.head) != others.end();
   if (has_own_head) {
-    require_head(file);
+    require_head(file, names.head);
   }
   std::set<std::string> used;
   for (const model::Parameter& parameter : parameters.all()) {
     const std::string name = stored_name(parameter.spec.name);
     const TensorEntry& entry = require_tensor(file, name, parameter.spec.shape);
-    if (parameter.spec.name == kEmbedding && !has_own_head) {
-      require_tied(file, entry);
+    if (parameter.spec.name == names.embedding && !has_own_head) {
+      require_tied(file, entry, names.head);
     }
     used.insert(name);
   }
@@ -79,8 +75,9 @@ void fill_parameters(const SafetensorsFile& file,
     used.insert(stored_name(name));
   }
   for (const TensorEntry& entry : file.header().tensors) {
+    const bool is_passed_over = names.is_passed_over != nullptr && names.is_passed_over(entry.name);
     const bool is_expected =
-        used.contains(entry.name) || entry.name == kHead || is_attention_mask(entry.name);
+        used.contains(entry.name) || entry.name == names.head || is_passed_over;
     if (!is_expected) {
       throw CheckpointError(cat(file.path().string(),
                                 " has a tensor ",
@@ -128,6 +125,7 @@ void load_tensors(const fs::path& file, const std::vector<NamedTensor>& tensors)
 
 void import_weights(const fs::path& file,
                     model::Parameters& parameters,
+                    const model::StoredNames& names,
                     const std::vector<std::string>& others,
                     comm::Group& group) {
   const comm::What what = [] { return std::string("the end of reading weights"); };
@@ -140,13 +138,16 @@ void import_weights(const fs::path& file,
   if (manifest) {
     verify_files(file.parent_path(), *manifest, group);
   }
-  run_together(group, what, [&] { fill_parameters(SafetensorsFile(file), parameters, others); });
+  run_together(
+      group, what, [&] { fill_parameters(SafetensorsFile(file), parameters, names, others); });
 }
 
 void import_weights(const fs::path& file,
                     model::Parameters& parameters,
+                    const model::StoredNames& names,
                     const std::vector<std::string>& others) {
-  comm::run_local(1, [&](comm::Group& alone) { import_weights(file, parameters, others, alone); });
+  comm::run_local(
+      1, [&](comm::Group& alone) { import_weights(file, parameters, names, others, alone); });
 }
 
 }  // namespace penstock::checkpoint

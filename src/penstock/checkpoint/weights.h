@@ -13,7 +13,8 @@ class Group;
 }
 namespace penstock::model {
 class Parameters;
-}
+struct StoredNames;
+}  // namespace penstock::model
 
 namespace penstock::checkpoint {
 
@@ -31,17 +32,19 @@ void load_tensors(const std::filesystem::path& file, const std::vector<NamedTens
 std::filesystem::path find_weights_file(const std::filesystem::path& path);
 
 // Takes the weights of `file`: of each parameter what this rank has of it, and its compute copies
-// are brought up to date. Where a manifest lies beside the file, it is verified first. Names may
-// lack the prefix "transformer."; the attention masks of old files are passed over, a head that
-// repeats the embedding where the model ties them, and what is with other ranks: `others`. All
-// ranks call it.
+// are brought up to date. Where a manifest lies beside the file, it is verified first. What `names`
+// says may be missing or too much is so here: a prefix, a head that repeats the embedding where the
+// model ties them, constants of old files; and so is what is with other ranks: `others`. All ranks
+// call it.
 void import_weights(const std::filesystem::path& file,
                     model::Parameters& parameters,
+                    const model::StoredNames& names,
                     const std::vector<std::string>& others,
                     comm::Group& group);
 // By a rank alone.
 void import_weights(const std::filesystem::path& file,
                     model::Parameters& parameters,
+                    const model::StoredNames& names,
                     const std::vector<std::string>& others = {});
 
 }  // namespace penstock::checkpoint

@@ -25,6 +25,14 @@ struct NumberRange {
   bool without_most = false;
 };
 
+std::vector<std::string> family_names() {
+  return {
+#define PENSTOCK_FAMILY(family) #family,
+#include "penstock/config/families.def"
+#undef PENSTOCK_FAMILY
+  };
+}
+
 std::string describe(const IntegerRange& range) {
   if (range.most == kNoLimit) {
     return cat(range.least, " or more");
@@ -153,7 +161,7 @@ std::vector<Option> make_table() {
   const NumberRange positive{.least = 0, .without_least = true};
   const NumberRange loss_scale{.least = 0, .most = kLargestLossScale, .without_least = true};
   return {
-      choice("model.family", model, &ModelOptions::family, {"gpt2"}, "the model family"),
+      choice("model.family", model, &ModelOptions::family, family_names(), "the model family"),
       integer("model.layers", model, &ModelOptions::layers, {1, 100'000}, "transformer blocks"),
       integer("model.width",
               model,
@@ -178,6 +186,47 @@ std::vector<Option> make_table() {
              share,
              "share of activations dropped in training, after the embedding, in attention and at "
              "each residual"),
+      integer("model.kv_heads",
+              model,
+              &ModelOptions::kv_heads,
+              {0, 100'000},
+              "heads of keys and values, each for as many heads of queries; 0: as many as "
+              "model.heads"),
+      integer("model.hidden",
+              model,
+              &ModelOptions::hidden,
+              {0, 10'000'000},
+              "features inside the MLP; 0: 8/3 of model.width, in multiples of 256"),
+      number("model.norm_epsilon",
+             model,
+             &ModelOptions::norm_epsilon,
+             positive,
+             "added to the mean of squares in norms"),
+      number("model.rope_theta",
+             model,
+             &ModelOptions::rope_theta,
+             positive,
+             "base of rotary positions; larger: slower rotations, for longer sequences"),
+      number("model.rope_factor",
+             model,
+             &ModelOptions::rope_factor,
+             {.least = 1},
+             "how far slow rotations are stretched for longer sequences; 1: not at all"),
+      number("model.rope_low",
+             model,
+             &ModelOptions::rope_low,
+             positive,
+             "rotations with fewer turns than this in model.rope_context are stretched in full"),
+      number("model.rope_high",
+             model,
+             &ModelOptions::rope_high,
+             positive,
+             "rotations with more turns than this in model.rope_context are not stretched"),
+      integer("model.rope_context",
+              model,
+              &ModelOptions::rope_context,
+              {1, 100'000'000},
+              "tokens per sequence before rotations were stretched"),
       text("model.weights",
            model,
            &ModelOptions::weights,

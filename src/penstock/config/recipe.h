@@ -17,6 +17,15 @@ struct ModelOptions {
   int64_t vocabulary = 50257;
   bool tied = true;
   double dropout = 0.0;
+  // Of some families; the others refuse them (model/family.h).
+  int64_t kv_heads = 0;  // heads of keys and values; 0: as many as heads
+  int64_t hidden = 0;    // features inside the MLP; 0: the family's own
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000;
+  double rope_factor = 1;  // how far slow rotations are stretched; 1: not at all
+  double rope_low = 1;
+  double rope_high = 4;
+  int64_t rope_context = 8192;
   std::string weights;  // where training starts from; empty: fresh weights
 };
 

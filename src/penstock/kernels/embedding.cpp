@@ -1,5 +1,7 @@
 #include "penstock/kernels/embedding.h"
 
+#include <algorithm>
+
 namespace penstock::kernels {
 
 namespace {
@@ -10,8 +12,12 @@ template <typename T>
                                            int64_t last_row) {
   for (int64_t row = first_row; row < last_row; ++row) {
     const T* token = work.table + work.tokens[row] * work.width;
-    const T* position = work.positions + row % work.context * work.width;
     T* out = work.out + row * work.width;
+    if (work.positions == nullptr) {
+      std::copy_n(token, work.width, out);
+      continue;
+    }
+    const T* position = work.positions + row % work.context * work.width;
     for (int64_t i = 0; i < work.width; ++i) {
       out[i] = from_float<T>(to_float(token[i]) + to_float(position[i]));
     }
@@ -25,6 +31,12 @@ template <typename T>
   for (int64_t row = 0; row < work.rows; ++row) {
     const T* gradient = work.gradient + row * work.width;
     float* token = work.table_gradient + work.tokens[row] * work.width;
+    if (work.position_gradient == nullptr) {
+      for (int64_t i = first_column; i < last_column; ++i) {
+        token[i] += to_float(gradient[i]);
+      }
+      continue;
+    }
     float* position = work.position_gradient + row % work.context * work.width;
     for (int64_t i = first_column; i < last_column; ++i) {
       const float value = to_float(gradient[i]);

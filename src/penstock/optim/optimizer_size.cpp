@@ -40,7 +40,7 @@ plan::OptimizerSize onebit_size(const config::TrainOptions& train,
   size.workspaces = {{"which elements have a variance", kernels::bit_bytes(whole)},
                      {"sending of signs", onebit_staging_bytes(replicas)}};
   if (train.optimizer == "zeroone-adam" && train.local_step_clipper > 1 && replicas > 1) {
-    size.workspaces.push_back({"weights of the last meeting", kFloatBytes * whole});
+    size.workspaces.emplace_back("weights of the last meeting", kFloatBytes * whole);
   }
   return size;
 }

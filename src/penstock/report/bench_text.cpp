@@ -157,21 +157,6 @@ std::string waiting_text(const KernelBreakdown& kernels) {
 
 }  // namespace
 
-int64_t gpt2_parameters(const Gpt2Size& size) {
-  const int64_t width = size.width;
-  const int64_t block = 12 * width * width + 13 * width;  // products, biases, two norms
-  const int64_t tables = size.is_tied ? 1 : 2;
-  return (tables * size.vocabulary + size.context) * width + size.layers * block + 2 * width;
-}
-
-double gpt2_flop_per_token(const Gpt2Size& size) {
-  Gpt2Size multiplied = size;
-  multiplied.is_tied = true;
-  const double attention = 12.0 * static_cast<double>(size.layers) *
-                           static_cast<double>(size.width) * static_cast<double>(size.context);
-  return 6.0 * static_cast<double>(gpt2_parameters(multiplied)) + attention;
-}
-
 StepFigures step_figures(const std::string& who,
                          double tokens_per_second,
                          int64_t tokens_per_step,

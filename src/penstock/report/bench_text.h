@@ -16,26 +16,11 @@ namespace penstock::report {
 // not hold.
 inline constexpr double kH200PeakFlops = 989.5e12;
 
-struct Gpt2Size {
-  int64_t layers = 0;
-  int64_t width = 0;
-  int64_t context = 0;
-  int64_t vocabulary = 0;
-  bool is_tied = true;  // the head shares the token embedding's table
-};
-
-int64_t gpt2_parameters(const Gpt2Size& size);
-
-// 6 N + 12 L d T: forward and backward, with all parameters in N, a token embedding's table that is
-// not the head's left out, for nothing is multiplied by it; and with attention counted in full
-// although half of it is masked. Recomputation does not count.
-double gpt2_flop_per_token(const Gpt2Size& size);
-
 struct StepFigures {
   std::string who;
   double tokens_per_second = 0;
   double step_s = 0;
-  double tflops = 0;       // TFLOP/s, by gpt2_flop_per_token()
+  double tflops = 0;       // TFLOP/s, by the flop_per_token that is given
   double mfu = 0;          // tflops / peak_tflops
   double peak_tflops = 0;  // what mfu divides by
   std::optional<double> joules_per_token, watts, clock_mhz;

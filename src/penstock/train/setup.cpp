@@ -13,8 +13,7 @@
 #include "penstock/comm/launcher.h"
 #include "penstock/comm/nccl.h"
 #include "penstock/memory/cpu_allocator.h"
-#include "penstock/model/gpt2.h"
-#include "penstock/model/gpt2_gpu.h"
+#include "penstock/model/family.h"
 #include "penstock/run/fast_products.h"
 
 namespace penstock::train {
@@ -79,15 +78,7 @@ bool uses_graph(const config::Recipe& recipe) {
 }
 
 model::Chain make_chain(const config::ModelOptions& model, const device::Device& device) {
-  PENSTOCK_CHECK(model.family == "gpt2", "no builder for the family ", model.family);
-  const model::Gpt2Shape shape{.layers = model.layers,
-                               .width = model.width,
-                               .heads = model.heads,
-                               .context = model.context,
-                               .vocabulary = model.vocabulary,
-                               .dropout = model.dropout,
-                               .is_tied = model.tied};
-  return device.is_gpu() ? model::make_gpt2_for_gpu(shape, device.gpu) : model::make_gpt2(shape);
+  return model::make_chain(model, device);
 }
 
 at::ScalarType compute_type(const config::TrainOptions& train) {
@@ -128,10 +119,11 @@ void load_start_weights(const config::ModelOptions& model,
       others.push_back(spec.name);
     }
   }
+  const model::StoredNames names = model::find_family(model.family).stored_names();
   if (group != nullptr) {
-    checkpoint::import_weights(file, parameters, others, *group);
+    checkpoint::import_weights(file, parameters, names, others, *group);
   } else {
-    checkpoint::import_weights(file, parameters, others);
+    checkpoint::import_weights(file, parameters, names, others);
   }
   log_info("starting from the weights of ", file.string());
 }

@@ -1,0 +1,123 @@
+#include "penstock/kernels/rms_norm.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace penstock::kernels {
+
+namespace {
+
+// The sum of term(i) in lanes that the vectoriser can keep apart, added in a fixed order.
+template <typename Term>
+[[gnu::always_inline]] inline float sum_in_lanes(int64_t count, const Term& term) {
+  constexpr int64_t kLanes = 32;
+  std::array<float, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[static_cast<size_t>(lane)] += term(i + lane);
+    }
+  }
+  for (; i < count; ++i) {
+    lanes[static_cast<size_t>(i % kLanes)] += term(i);
+  }
+  float sum = 0;
+  for (const float lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void forward(const RmsNormForward<T>& work,
+                                           int64_t first_row,
+                                           int64_t last_row) {
+  for (int64_t row = first_row; row < last_row; ++row) {
+    const T* x = work.x + row * work.width;
+    T* out = work.out + row * work.width;
+    const float squares = sum_in_lanes(work.width, [&](int64_t i) {
+      const float value = to_float(x[i]);
+      return value * value;
+    });
+    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(work.width) + work.epsilon);
+    work.inverse[row] = inverse;
+    for (int64_t i = 0; i < work.width; ++i) {
+      out[i] = from_float<T>(to_float(x[i]) * inverse * work.scale[i]);
+    }
+  }
+}
+
+// With g = dy * scale: dx = inverse * (g - x * inverse² * mean(g * x)).
+template <typename T>
+[[gnu::always_inline]] inline void backward(const RmsNormBackward<T>& work,
+                                            int64_t first_row,
+                                            int64_t last_row) {
+  for (int64_t row = first_row; row < last_row; ++row) {
+    const T* x = work.x + row * work.width;
+    const T* dy = work.dy + row * work.width;
+    const T* residual = work.residual == nullptr ? nullptr : work.residual + row * work.width;
+    T* dx = work.dx + row * work.width;
+    const float inverse = work.inverse[row];
+    const float along = sum_in_lanes(
+        work.width, [&](int64_t i) { return to_float(dy[i]) * work.scale[i] * to_float(x[i]); });
+    const float pull = along / static_cast<float>(work.width) * inverse * inverse;
+    const auto through = [&](int64_t i) {
+      return inverse * (to_float(dy[i]) * work.scale[i] - to_float(x[i]) * pull);
+    };
+    if (residual == nullptr) {
+      for (int64_t i = 0; i < work.width; ++i) {
+        dx[i] = from_float<T>(through(i));
+      }
+    } else {
+      for (int64_t i = 0; i < work.width; ++i) {
+        dx[i] = from_float<T>(through(i) + to_float(residual[i]));
+      }
+    }
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void add_scale(const RmsNormScale<T>& work,
+                                             int64_t first_column,
+                                             int64_t last_column) {
+  for (int64_t row = 0; row < work.rows; ++row) {
+    const T* x = work.x + row * work.width;
+    const T* dy = work.dy + row * work.width;
+    const float inverse = work.inverse[row];
+    for (int64_t i = first_column; i < last_column; ++i) {
+      work.scale_gradient[i] += to_float(dy[i]) * (to_float(x[i]) * inverse);
+    }
+  }
+}
+
+}  // namespace
+
+PENSTOCK_CPU_CLONES void rms_norm(const RmsNormForward<float>& work, int64_t first, int64_t last) {
+  forward(work, first, last);
+}
+PENSTOCK_CPU_CLONES void rms_norm(const RmsNormForward<Bf16>& work, int64_t first, int64_t last) {
+  forward(work, first, last);
+}
+PENSTOCK_CPU_CLONES void rms_norm_backward(const RmsNormBackward<float>& work,
+                                           int64_t first,
+                                           int64_t last) {
+  backward(work, first, last);
+}
+PENSTOCK_CPU_CLONES void rms_norm_backward(const RmsNormBackward<Bf16>& work,
+                                           int64_t first,
+                                           int64_t last) {
+  backward(work, first, last);
+}
+PENSTOCK_CPU_CLONES void add_rms_scale_gradient(const RmsNormScale<float>& work,
+                                                int64_t first,
+                                                int64_t last) {
+  add_scale(work, first, last);
+}
+PENSTOCK_CPU_CLONES void add_rms_scale_gradient(const RmsNormScale<Bf16>& work,
+                                                int64_t first,
+                                                int64_t last) {
+  add_scale(work, first, last);
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,69 @@
+// The list of config/families.def, as objects.
+#include <algorithm>
+#include <set>
+
+#include "penstock/base/error.h"
+#include "penstock/config/options.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/family.h"
+
+namespace penstock::model {
+
+#define PENSTOCK_FAMILY(family) const Family& family##_family();
+#include "penstock/config/families.def"
+#undef PENSTOCK_FAMILY
+
+const Family& find_family(const std::string& name) {
+#define PENSTOCK_FAMILY(family) \
+  if (name == #family) {        \
+    return family##_family();   \
+  }
+#include "penstock/config/families.def"
+#undef PENSTOCK_FAMILY
+  throw InternalError(cat("no model family is called ", name));
+}
+
+namespace {
+
+// Options that only some families read.
+std::set<std::string> special_options() {
+  std::set<std::string> keys;
+#define PENSTOCK_FAMILY(family)                                    \
+  for (const std::string& key : family##_family().own_options()) { \
+    keys.insert(key);                                              \
+  }
+#include "penstock/config/families.def"
+#undef PENSTOCK_FAMILY
+  return keys;
+}
+
+// A setting that changes nothing would mislead.
+void require_read_options(const Family& family, const config::ModelOptions& model) {
+  config::Recipe recipe;
+  const config::Recipe usual;
+  recipe.model = model;
+  const std::vector<std::string> own = family.own_options();
+  for (const std::string& key : special_options()) {
+    const config::Option& option = config::find_option(key, "a family");
+    const bool is_read = std::find(own.begin(), own.end(), key) != own.end();
+    if (!is_read && option.get(recipe) != option.get(usual)) {
+      throw ConfigError(cat(key,
+                            " = ",
+                            config::format_value(option.get(recipe)),
+                            " is not read by model.family = \"",
+                            model.family,
+                            "\"; leave it out"));
+    }
+  }
+}
+
+}  // namespace
+
+Chain make_chain(const config::ModelOptions& model, const device::Device& device) {
+  const Family& family = find_family(model.family);
+  require_read_options(family, model);
+  family.require_sound(model);
+  return family.make_chain(model, device);
+}
+
+}  // namespace penstock::model

@@ -1,0 +1,199 @@
+// What the rest of the program asks about Llama.
+#include "penstock/model/family.h"
+
+#include "penstock/base/error.h"
+#include "penstock/device/device.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/llama/facts.h"
+#include "penstock/model/llama/layer.h"
+
+namespace penstock::model {
+
+namespace {
+
+kernels::RotaryScaling scaling_of(const config::ModelOptions& model) {
+  return {.factor = model.rope_factor,
+          .low_frequency_factor = model.rope_low,
+          .high_frequency_factor = model.rope_high,
+          .original_context = model.rope_context};
+}
+
+LlamaShape shape_of(const config::ModelOptions& model) {
+  return {.layers = model.layers,
+          .width = model.width,
+          .heads = model.heads,
+          .kv_heads = llama_kv_heads(model),
+          .hidden = llama_hidden(model),
+          .context = model.context,
+          .vocabulary = model.vocabulary,
+          .norm_epsilon = model.norm_epsilon,
+          .rope_theta = model.rope_theta,
+          .rope_scaling = scaling_of(model),
+          .is_tied = model.tied};
+}
+
+// Old files have them, one in each block; they follow from the options.
+bool is_frequency_table(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+// Which the default of ModelOptions are not.
+config::ModelOptions llama_options() {
+  config::ModelOptions model;
+  model.family = "llama";
+  model.tied = false;
+  return model;
+}
+
+class LlamaFamily final : public Family {
+ public:
+  std::string title() const override { return "Llama"; }
+
+  std::vector<std::string> own_options() const override {
+    return {"model.kv_heads",
+            "model.hidden",
+            "model.norm_epsilon",
+            "model.rope_theta",
+            "model.rope_factor",
+            "model.rope_low",
+            "model.rope_high",
+            "model.rope_context"};
+  }
+
+  void require_sound(const config::ModelOptions& model) const override {
+    const int64_t kv_heads = llama_kv_heads(model);
+    if (model.heads % kv_heads != 0) {
+      throw ConfigError(cat("model.heads = ",
+                            model.heads,
+                            " is not divisible by model.kv_heads = ",
+                            kv_heads,
+                            "; each head of keys serves as many heads of queries"));
+    }
+    if (model.width / model.heads % 2 != 0) {
+      throw ConfigError(cat("heads of ",
+                            model.width / model.heads,
+                            " features (model.width = ",
+                            model.width,
+                            ", model.heads = ",
+                            model.heads,
+                            ") cannot be turned in pairs; choose an even number for each head"));
+    }
+    if (model.rope_high <= model.rope_low) {
+      throw ConfigError(cat("model.rope_high = ",
+                            model.rope_high,
+                            " must be above model.rope_low = ",
+                            model.rope_low));
+    }
+  }
+
+  Chain make_chain(const config::ModelOptions& model, const device::Device& device) const override {
+    if (device.is_gpu()) {
+      throw ConfigError(
+          "model.family = \"llama\" has no layers for a GPU yet; set run.device = \"cpu\"");
+    }
+    return make_llama(shape_of(model));
+  }
+
+  double flop_per_token(const config::ModelOptions& model) const override {
+    return llama_flop_per_token(model);
+  }
+
+  std::vector<report::StepWork> work_of(const config::ModelOptions&,
+                                        const report::StepSize&) const override {
+    return {};
+  }
+
+  std::vector<NamedSize> sizes() const override {
+    config::ModelOptions tiny = llama_options();
+    tiny.layers = 22;
+    tiny.width = 2048;
+    tiny.heads = 32;
+    tiny.kv_heads = 4;
+    tiny.hidden = 5632;
+    tiny.context = 2048;
+    tiny.vocabulary = 32000;
+    config::ModelOptions small = tiny;  // Llama 3.2
+    small.layers = 16;
+    small.kv_heads = 8;
+    small.hidden = 8192;
+    small.vocabulary = 128256;
+    small.tied = true;
+    small.rope_theta = 500000;
+    small.rope_factor = 32;
+    return {{"tinyllama-1.1b", tiny, 16}, {"llama-3.2-1b", small, 16}};
+  }
+
+  nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,
+                                             int64_t end_token) const override {
+    nlohmann::ordered_json json{{"architectures", {"LlamaForCausalLM"}},
+                                {"model_type", "llama"},
+                                {"vocab_size", model.vocabulary},
+                                {"max_position_embeddings", model.context},
+                                {"hidden_size", model.width},
+                                {"intermediate_size", llama_hidden(model)},
+                                {"num_hidden_layers", model.layers},
+                                {"num_attention_heads", model.heads},
+                                {"num_key_value_heads", llama_kv_heads(model)},
+                                {"hidden_act", "silu"},
+                                {"rms_norm_eps", model.norm_epsilon},
+                                {"rope_theta", model.rope_theta},
+                                {"rope_scaling", nullptr},
+                                {"attention_bias", false},
+                                {"mlp_bias", false},
+                                {"initializer_range", kLlamaDeviation},
+                                {"bos_token_id", end_token},
+                                {"eos_token_id", end_token},
+                                {"tie_word_embeddings", model.tied},
+                                {"torch_dtype", "float32"}};
+    if (model.rope_factor != 1) {
+      json["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", model.rope_factor},
+                              {"low_freq_factor", model.rope_low},
+                              {"high_freq_factor", model.rope_high},
+                              {"original_max_position_embeddings", model.rope_context}};
+    }
+    return json;
+  }
+
+  // Any context will do: rotary positions have no table.
+  std::vector<ConfigKey> config_keys(const config::ModelOptions& model) const override {
+    return {
+        {"num_hidden_layers", "model.layers", model.layers},
+        {"hidden_size", "model.width", model.width},
+        {"num_attention_heads", "model.heads", model.heads},
+        {"num_key_value_heads", "model.kv_heads", llama_kv_heads(model)},
+        {"intermediate_size", "model.hidden", llama_hidden(model)},
+        {"vocab_size", "model.vocabulary", model.vocabulary},
+        {"rms_norm_eps", "model.norm_epsilon", model.norm_epsilon},
+        {"rope_theta", "model.rope_theta", model.rope_theta},
+        {"rope_scaling/factor", "model.rope_factor", model.rope_factor},
+        {"rope_scaling/low_freq_factor", "model.rope_low", model.rope_low},
+        {"rope_scaling/high_freq_factor", "model.rope_high", model.rope_high},
+        {"rope_scaling/original_max_position_embeddings", "model.rope_context", model.rope_context},
+        {"tie_word_embeddings", "model.tied", model.tied}};
+  }
+
+  std::vector<ConfigChoice> config_choices() const override {
+    return {{"model_type", {"llama"}},
+            {"hidden_act", {"silu"}},
+            {"attention_bias", {false}},
+            {"mlp_bias", {false}},
+            {"rope_scaling/rope_type", {"llama3", "default"}},
+            {"tie_word_embeddings", {true, false}}};
+  }
+
+  StoredNames stored_names() const override {
+    return {.embedding = kLlamaEmbeddingName,
+            .head = kLlamaHeadName,
+            .is_passed_over = is_frequency_table};
+  }
+};
+
+}  // namespace
+
+const Family& llama_family() {
+  static const LlamaFamily family;
+  return family;
+}
+
+}  // namespace penstock::model

@@ -1,0 +1,156 @@
+"""Families beside GPT-2, through the real program: the same bits under every plan, checkpoints in
+Hugging Face's layout, and what is said where options do not fit the family."""
+
+import json
+import shutil
+
+import penstock_cli as cli
+
+LLAMA = {
+    "model.family": "llama",
+    "model.layers": 3,
+    "model.width": 48,
+    "model.heads": 6,
+    "model.kv_heads": 2,
+    "model.hidden": 96,
+    "model.context": 32,
+    "model.tied": False,
+    "model.rope_factor": 4.0,
+    "model.rope_context": 16,
+    "train.steps": 12,
+    "train.batch": 8,
+    "train.lr": 3e-3,
+    "run.save_every": 6,
+    "run.log": "none",
+}
+LAST = "step-00000012"
+
+
+class FamiliesTestCase(cli.CliTestCase):
+    def assert_refused(self, arguments, *words):
+        self.assert_fails(self.run_program(*arguments), *words)
+
+
+class Llama(FamiliesTestCase):
+    def setUp(self):
+        super().setUp()
+        self.write_recipe(LLAMA)
+
+    def alone(self, values=None):
+        return self.train({"run.out": "alone", **(values or {})})
+
+    def same_as_alone(self, values, alone):
+        shutil.rmtree(self.folder / "other", ignore_errors=True)
+        found = self.train({"run.out": "other", **values})
+        self.assertEqual(found["losses"], alone["losses"])
+        self.assertEqual(found["validation_loss"], alone["validation_loss"])
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(f"other/{LAST}/{name}", f"alone/{LAST}/{name}")
+        return found
+
+    def test_learns(self):
+        found = self.alone({"train.steps": 60})
+        self.assertLess(found["losses"][-1], 0.7 * found["losses"][0])
+
+    def test_plans_change_no_bit(self):
+        for precision in ("float32", "bfloat16"):
+            shutil.rmtree(self.folder / "alone", ignore_errors=True)
+            base = {"train.precision": precision, "plan.micro_batches": 4}
+            alone = self.alone(base)
+            peak = alone["peak_bytes"]
+            for values in (
+                {"plan.recompute": "all"},
+                {"plan.pipeline": 2, "plan.schedule": "1f1b"},
+                {"plan.pipeline": 3, "plan.schedule": "zb-h1"},
+                {"plan.pipeline": 2, "plan.schedule": "interleaved"},
+                {"plan.memory": peak - peak // 20},
+            ):
+                with self.subTest(precision=precision, **values):
+                    self.same_as_alone({**base, **values}, alone)
+
+    def test_replicas_stay_near_one_device(self):
+        alone = self.alone()
+        for shard in ("none", "optimizer", "gradients", "parameters"):
+            with self.subTest(shard=shard):
+                shutil.rmtree(self.folder / "other", ignore_errors=True)
+                found = self.train(
+                    {"run.out": "other", "plan.data": 2, "plan.shard": shard}
+                )
+                for ours, theirs in zip(found["losses"], alone["losses"], strict=True):
+                    self.assertAlmostEqual(ours, theirs, delta=1e-5 * theirs)
+
+    def test_resumes_bit_for_bit(self):
+        alone = self.alone()
+        shutil.copytree(
+            self.folder / "alone" / "step-00000006", self.folder / "half" / "step-00000006"
+        )
+        resumed = self.train({"run.out": "other"}, "--resume", "half/step-00000006")
+        self.assertEqual(resumed["losses"], alone["losses"][6:])
+
+    def test_check_finds_no_difference(self):
+        for values in ({"plan.recompute": "all"}, {"plan.pipeline": 2, "plan.micro_batches": 4}):
+            with self.subTest(**values):
+                result = self.run_program(
+                    "check", "recipe.toml", "--json", *cli.settings(values)
+                )
+                self.assertEqual(result.code, 0, result)
+                self.assertTrue(result.json()["equal"], result)
+
+    def test_peaks_are_those_predicted(self):
+        for values in ({}, {"plan.pipeline": 2, "plan.micro_batches": 4}):
+            with self.subTest(**values):
+                shutil.rmtree(self.folder / "alone", ignore_errors=True)
+                found = self.alone({"plan.memory": "64MiB", **values})
+                self.assertEqual(found["rank_peak_bytes"], found["predicted_rank_peak_bytes"])
+
+    def test_checkpoints_are_hugging_faces(self):
+        self.alone()
+        config = json.loads((self.folder / "alone" / LAST / "config.json").read_text())
+        self.assertEqual(config["architectures"], ["LlamaForCausalLM"])
+        self.assertEqual(config["num_key_value_heads"], 2)
+        self.assertEqual(config["rope_scaling"]["rope_type"], "llama3")
+        weights = {"model.weights": f"alone/{LAST}"}
+        self.train({"run.out": "on", "train.steps": 1, **weights})
+        self.assert_refused(
+            ["train", "recipe.toml", *cli.settings({**weights, "model.rope_factor": 8.0})],
+            "rope_scaling/factor is 4.0, the recipe has model.rope_factor = 8",
+            "set model.rope_factor = 4.0",
+        )
+        self.assert_refused(
+            ["train", "recipe.toml", *cli.settings({**weights, "model.kv_heads": 3})],
+            "num_key_value_heads is 2, the recipe has model.kv_heads = 3",
+        )
+
+
+class WrongOptions(FamiliesTestCase):
+    def refused(self, values, *words):
+        self.write_recipe({"run.log": "none", **values})
+        self.assert_refused(["train", "recipe.toml"], *words)
+
+    def test_a_family_that_there_is_not(self):
+        self.refused({"model.family": "llamas"}, "llamas", '"gpt2" or "llama"')
+
+    def test_options_of_another_family(self):
+        self.refused(
+            {"model.kv_heads": 2},
+            'model.kv_heads = 2 is not read by model.family = "gpt2"; leave it out',
+        )
+        self.refused(
+            {**LLAMA, "model.dropout": 0.1},
+            'model.dropout = 0.1 is not read by model.family = "llama"; leave it out',
+        )
+
+    def test_heads_that_do_not_divide(self):
+        self.refused(
+            {**LLAMA, "model.kv_heads": 4}, "model.heads = 6 is not divisible by model.kv_heads = 4"
+        )
+        self.refused({**LLAMA, "model.width": 54}, "heads of 9 features", "even number")
+
+    def test_rotations_that_cannot_be_mixed(self):
+        self.refused(
+            {**LLAMA, "model.rope_low": 4.0}, "model.rope_high = 4 must be above model.rope_low = 4"
+        )
+
+
+if __name__ == "__main__":
+    cli.main()
