@@ -103,6 +103,56 @@ class Llama(FamiliesTestCase):
                 found = self.alone({"plan.memory": "64MiB", **values})
                 self.assertEqual(found["rank_peak_bytes"], found["predicted_rank_peak_bytes"])
 
+    def shapes_of(self, file):
+        data = (self.folder / file).read_bytes()
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return {
+            name: entry["shape"] for name, entry in header.items() if name != "__metadata__"
+        }
+
+    def test_tensors_have_hugging_faces_names_and_shapes(self):
+        expected = {"model.embed_tokens.weight": [256, 48], "model.norm.weight": [48]}
+        for block in range(3):
+            prefix = f"model.layers.{block}."
+            expected |= {
+                prefix + "input_layernorm.weight": [48],
+                prefix + "self_attn.q_proj.weight": [48, 48],
+                prefix + "self_attn.k_proj.weight": [16, 48],
+                prefix + "self_attn.v_proj.weight": [16, 48],
+                prefix + "self_attn.o_proj.weight": [48, 48],
+                prefix + "post_attention_layernorm.weight": [48],
+                prefix + "mlp.gate_proj.weight": [96, 48],
+                prefix + "mlp.up_proj.weight": [96, 48],
+                prefix + "mlp.down_proj.weight": [48, 96],
+            }
+        for tied in (True, False):
+            shutil.rmtree(self.folder / "alone", ignore_errors=True)
+            self.alone({"model.tied": tied, "train.steps": 1})
+            found = self.shapes_of("alone/step-00000001/model.safetensors")
+            head = {} if tied else {"lm_head.weight": [256, 48]}
+            self.assertEqual(found, {**expected, **head})
+
+    def test_a_tied_head_stays_near_one_device_in_a_pipeline(self):
+        tied = {"model.tied": True, "plan.micro_batches": 4}
+        alone = self.alone(tied)
+        found = self.train({**tied, "run.out": "other", "plan.pipeline": 2})
+        for ours, theirs in zip(found["losses"], alone["losses"], strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-5 * theirs)
+
+    def test_samples(self):
+        self.alone()
+        result = self.run_program("sample", "alone", "--prompt", "ab", "--tokens", "20")
+        self.assertEqual(result.code, 0, result)
+        self.assertTrue(result.stdout.startswith("ab"), result)
+
+    def test_another_rotation_does_not_resume(self):
+        self.alone()
+        result = self.run_program(
+            *("train", "recipe.toml", "--resume", "alone"),
+            *cli.settings({"model.rope_factor": 8.0, "run.out": "other"}),
+        )
+        self.assert_fails(result, "model.rope_factor", "cannot resume from")
+
     def test_checkpoints_are_hugging_faces(self):
         self.alone()
         config = json.loads((self.folder / "alone" / LAST / "config.json").read_text())
@@ -120,6 +170,31 @@ class Llama(FamiliesTestCase):
             ["train", "recipe.toml", *cli.settings({**weights, "model.kv_heads": 3})],
             "num_key_value_heads is 2, the recipe has model.kv_heads = 3",
         )
+        # As transformers 5 writes it, and as older files do.
+        file = self.folder / "alone" / LAST / "config.json"
+        (self.folder / "bare").mkdir()
+        shutil.copy(file.parent / "model.safetensors", self.folder / "bare")
+        weights = {"model.weights": "bare"}
+        scaling = config.pop("rope_scaling")
+        newer = {**config, "rope_parameters": {**scaling, "rope_theta": 10000.0}}
+        del newer["rope_theta"]
+        (self.folder / "bare/config.json").write_text(json.dumps(newer))
+        self.train({"run.out": "newer", "train.steps": 1, **weights})
+        for change, words in (
+            (newer | {"rope_parameters": {**scaling, "rope_theta": 5e5}}, ("rope_theta is 500000",)),
+            (config, ("rope_scaling/factor is not there, which means 1", "model.rope_factor = 1")),
+            (
+                {**config, "rope_scaling": {"type": "linear", "factor": 4.0}},
+                ('rope_scaling/type is "linear"', "a Llama that Penstock can read"),
+            ),
+            (
+                {**config, "rope_scaling": scaling, "rms_norm_eps": None},
+                ("rms_norm_eps is not there, which means 1e-06",),
+            ),
+        ):
+            (self.folder / "bare/config.json").write_text(json.dumps(change))
+            with self.subTest(words=words):
+                self.assert_refused(["train", "recipe.toml", *cli.settings(weights)], *words)
 
 
 class WrongOptions(FamiliesTestCase):
@@ -145,6 +220,11 @@ class WrongOptions(FamiliesTestCase):
             {**LLAMA, "model.kv_heads": 4}, "model.heads = 6 is not divisible by model.kv_heads = 4"
         )
         self.refused({**LLAMA, "model.width": 54}, "heads of 9 features", "even number")
+
+    def test_rotations_that_nobody_stretches(self):
+        self.refused(
+            {**LLAMA, "model.rope_factor": 1.0}, "model.rope_context change nothing while model.rope_factor = 1"
+        )
 
     def test_rotations_that_cannot_be_mixed(self):
         self.refused(

@@ -58,16 +58,18 @@ inline std::unique_ptr<Layer> make_bench_layer(const LayerCase& test_case) {
   const LlamaShape llama{.layers = 1,
                          .width = width,
                          .heads = shape.heads,
-                         .kv_heads = 2,
+                         .kv_heads = name.ends_with("_mha")   ? 4
+                                     : name.ends_with("_mqa") ? 1
+                                                              : 2,
                          .hidden = 80,
-                         .context = shape.context,
+                         .context = shape.context + 12,  // sequences are shorter
                          .vocabulary = shape.vocabulary,
                          .rope_theta = 100,
                          .rope_scaling = {.factor = 8, .original_context = 16}};
   if (name == "llama_embedding") {
     return make_llama_embedding(llama);
   }
-  if (name == "llama_attention") {
+  if (name.starts_with("llama_attention")) {
     return make_llama_attention(llama, 0, make_rotary(llama));
   }
   if (name == "llama_mlp") {

@@ -123,6 +123,9 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"llama_embedding", at::kBFloat16, 0},
                                          LayerCase{"llama_attention", at::kFloat, 0},
                                          LayerCase{"llama_attention", at::kBFloat16, 0},
+                                         LayerCase{"llama_attention_mha", at::kFloat, 0},
+                                         LayerCase{"llama_attention_mqa", at::kFloat, 0},
+                                         LayerCase{"llama_attention_mqa", at::kBFloat16, 0},
                                          LayerCase{"llama_mlp", at::kFloat, 0},
                                          LayerCase{"llama_mlp", at::kBFloat16, 0},
                                          LayerCase{"module", at::kFloat, 0},
@@ -208,8 +211,9 @@ at::Tensor reference_llama_attention(const Tensors& w, const at::Tensor& x, doub
     return at::matmul(normed, weight.t()).reshape({b, t, -1, d}).transpose(1, 2);
   };
   const at::Tensor query = reference_rotary(heads(w[1]));
-  const at::Tensor key = reference_rotary(heads(w[2])).repeat_interleave(2, 1);
-  const at::Tensor value = heads(w[3]).repeat_interleave(2, 1);
+  const int64_t group = c / w[2].size(0);
+  const at::Tensor key = reference_rotary(heads(w[2])).repeat_interleave(group, 1);
+  const at::Tensor value = heads(w[3]).repeat_interleave(group, 1);
   at::Tensor scores = at::matmul(query, key.transpose(2, 3)) / std::sqrt(double(d));
   scores = scores.masked_fill(at::ones({t, t}, at::kBool).triu(1), -INFINITY);
   const at::Tensor mixed =
@@ -250,6 +254,8 @@ TEST_P(LayerGradients, MatchAFloat64Reference) {
       {"mlp", reference_mlp},
       {"llama_embedding", reference_llama_embedding},
       {"llama_attention", reference_llama_attention},
+      {"llama_attention_mha", reference_llama_attention},
+      {"llama_attention_mqa", reference_llama_attention},
       {"llama_mlp", reference_llama_mlp}};
   const auto reference = references.at(test_case.name);
   const at::Tensor expected = reference(wide, x, test_case.dropout, bench.pass);
@@ -284,6 +290,9 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"llama_embedding", at::kBFloat16, 0},
                                          LayerCase{"llama_attention", at::kFloat, 0},
                                          LayerCase{"llama_attention", at::kBFloat16, 0},
+                                         LayerCase{"llama_attention_mha", at::kFloat, 0},
+                                         LayerCase{"llama_attention_mqa", at::kFloat, 0},
+                                         LayerCase{"llama_attention_mqa", at::kBFloat16, 0},
                                          LayerCase{"llama_mlp", at::kFloat, 0},
                                          LayerCase{"llama_mlp", at::kBFloat16, 0}),
                          layer_case_name);

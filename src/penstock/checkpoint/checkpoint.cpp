@@ -106,6 +106,14 @@ const std::set<std::string> kMustAgree{"model.family",
                                        "model.context",
                                        "model.vocabulary",
                                        "model.tied",
+                                       "model.kv_heads",
+                                       "model.hidden",
+                                       "model.norm_epsilon",
+                                       "model.rope_theta",
+                                       "model.rope_factor",
+                                       "model.rope_low",
+                                       "model.rope_high",
+                                       "model.rope_context",
                                        "train.optimizer"};
 
 bool may_differ(const std::string& key, const config::Recipe& ours) {

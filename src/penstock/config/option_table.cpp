@@ -200,7 +200,7 @@ std::vector<Option> make_table() {
       number("model.norm_epsilon",
              model,
              &ModelOptions::norm_epsilon,
-             positive,
+             {.least = 1e-12, .most = 1},
              "added to the mean of squares in norms"),
       number("model.rope_theta",
              model,

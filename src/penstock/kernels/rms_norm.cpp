@@ -81,12 +81,24 @@ template <typename T>
 [[gnu::always_inline]] inline void add_scale(const RmsNormScale<T>& work,
                                              int64_t first_column,
                                              int64_t last_column) {
-  for (int64_t row = 0; row < work.rows; ++row) {
-    const T* x = work.x + row * work.width;
-    const T* dy = work.dy + row * work.width;
-    const float inverse = work.inverse[row];
-    for (int64_t i = first_column; i < last_column; ++i) {
-      work.scale_gradient[i] += to_float(dy[i]) * (to_float(x[i]) * inverse);
+  // Blocks of rows are added up by themselves, for the running sum is long and loses digits; and a
+  // few columns at a time, so that their sums stay in the nearest cache.
+  constexpr int64_t kRows = 256, kColumns = 64;
+  for (int64_t column = first_column; column < last_column; column += kColumns) {
+    const int64_t columns = std::min(kColumns, last_column - column);
+    for (int64_t block = 0; block < work.rows; block += kRows) {
+      std::array<float, kColumns> sums{};
+      for (int64_t row = block; row < std::min(block + kRows, work.rows); ++row) {
+        const T* x = work.x + row * work.width + column;
+        const T* dy = work.dy + row * work.width + column;
+        const float inverse = work.inverse[row];
+        for (int64_t i = 0; i < columns; ++i) {
+          sums[static_cast<size_t>(i)] += to_float(dy[i]) * (to_float(x[i]) * inverse);
+        }
+      }
+      for (int64_t i = 0; i < columns; ++i) {
+        work.scale_gradient[column + i] += sums[static_cast<size_t>(i)];
+      }
     }
   }
 }

@@ -62,6 +62,8 @@ std::vector<double> rotary_frequencies(int64_t head_width,
 
 RotaryTable::RotaryTable(int64_t positions, const std::vector<double>& frequencies)
     : half_width(static_cast<int64_t>(frequencies.size())) {
+  cosines.reserve(static_cast<size_t>(positions) * frequencies.size());
+  sines.reserve(cosines.capacity());
   for (int64_t position = 0; position < positions; ++position) {
     for (const double frequency : frequencies) {
       const double angle = static_cast<double>(position) * frequency;

@@ -2,6 +2,7 @@
 // line in config/families.def; nothing else knows families by name.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,9 @@ struct StoredNames {
 struct ConfigKey {
   const char* key;
   const char* option;
-  nlohmann::json value;  // as the recipe has it
+  nlohmann::json value;                 // as the recipe has it
+  nlohmann::json value_if_absent = {};  // what a file without the key means; null: anything
+  const char* other_key = "";           // where newer files have it
 };
 
 // A key of config.json that decides what is computed. A file may leave it out.
@@ -70,8 +73,9 @@ class Family {
   virtual std::vector<NamedSize> sizes() const = 0;
 
   // Hugging Face's config.json: what is written, what must agree with the recipe, what is allowed.
+  // `end_token` is nothing where the tokens are of a tokenizer that nobody named.
   virtual nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,
-                                                     int64_t end_token) const = 0;
+                                                     std::optional<int64_t> end_token) const = 0;
   virtual std::vector<ConfigKey> config_keys(const config::ModelOptions& model) const = 0;
   virtual std::vector<ConfigChoice> config_choices() const = 0;
   virtual StoredNames stored_names() const = 0;

@@ -59,7 +59,8 @@ class Gpt2Family final : public Family {
   }
 
   nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,
-                                             int64_t end_token) const override {
+                                             std::optional<int64_t> end_token) const override {
+    const int64_t end = end_token.value_or(model.vocabulary - 1);  // <|endoftext|> comes last
     return {{"architectures", {"GPT2LMHeadModel"}},
             {"model_type", "gpt2"},
             {"vocab_size", model.vocabulary},
@@ -75,8 +76,8 @@ class Gpt2Family final : public Family {
             {"attn_pdrop", model.dropout},
             {"layer_norm_epsilon", 1e-5},
             {"initializer_range", 0.02},
-            {"bos_token_id", end_token},
-            {"eos_token_id", end_token},
+            {"bos_token_id", end},
+            {"eos_token_id", end},
             {"tie_word_embeddings", model.tied},
             {"torch_dtype", "float32"}};
   }

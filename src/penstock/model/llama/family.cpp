@@ -78,6 +78,14 @@ class LlamaFamily final : public Family {
                             model.heads,
                             ") cannot be turned in pairs; choose an even number for each head"));
     }
+    const config::ModelOptions usual;
+    if (model.rope_factor == 1 &&
+        (model.rope_low != usual.rope_low || model.rope_high != usual.rope_high ||
+         model.rope_context != usual.rope_context)) {
+      throw ConfigError(
+          "model.rope_low, model.rope_high and model.rope_context change nothing while "
+          "model.rope_factor = 1; set it, or leave them out");
+    }
     if (model.rope_high <= model.rope_low) {
       throw ConfigError(cat("model.rope_high = ",
                             model.rope_high,
@@ -124,7 +132,9 @@ class LlamaFamily final : public Family {
   }
 
   nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,
-                                             int64_t end_token) const override {
+                                             std::optional<int64_t> end_token) const override {
+    const nlohmann::ordered_json end =
+        end_token ? nlohmann::ordered_json(*end_token) : nlohmann::ordered_json(nullptr);
     nlohmann::ordered_json json{{"architectures", {"LlamaForCausalLM"}},
                                 {"model_type", "llama"},
                                 {"vocab_size", model.vocabulary},
@@ -141,8 +151,8 @@ class LlamaFamily final : public Family {
                                 {"attention_bias", false},
                                 {"mlp_bias", false},
                                 {"initializer_range", kLlamaDeviation},
-                                {"bos_token_id", end_token},
-                                {"eos_token_id", end_token},
+                                {"bos_token_id", end},
+                                {"eos_token_id", end},
                                 {"tie_word_embeddings", model.tied},
                                 {"torch_dtype", "float32"}};
     if (model.rope_factor != 1) {
@@ -157,20 +167,39 @@ class LlamaFamily final : public Family {
 
   // Any context will do: rotary positions have no table.
   std::vector<ConfigKey> config_keys(const config::ModelOptions& model) const override {
-    return {
+    std::vector<ConfigKey> keys{
         {"num_hidden_layers", "model.layers", model.layers},
         {"hidden_size", "model.width", model.width},
         {"num_attention_heads", "model.heads", model.heads},
-        {"num_key_value_heads", "model.kv_heads", llama_kv_heads(model)},
+        {"num_key_value_heads", "model.kv_heads", llama_kv_heads(model), model.heads},
         {"intermediate_size", "model.hidden", llama_hidden(model)},
         {"vocab_size", "model.vocabulary", model.vocabulary},
-        {"rms_norm_eps", "model.norm_epsilon", model.norm_epsilon},
-        {"rope_theta", "model.rope_theta", model.rope_theta},
-        {"rope_scaling/factor", "model.rope_factor", model.rope_factor},
-        {"rope_scaling/low_freq_factor", "model.rope_low", model.rope_low},
-        {"rope_scaling/high_freq_factor", "model.rope_high", model.rope_high},
-        {"rope_scaling/original_max_position_embeddings", "model.rope_context", model.rope_context},
+        {"rms_norm_eps", "model.norm_epsilon", model.norm_epsilon, 1e-6},
+        {"rope_theta", "model.rope_theta", model.rope_theta, 10000.0, "rope_parameters/rope_theta"},
+        {"rope_scaling/factor",
+         "model.rope_factor",
+         model.rope_factor,
+         1.0,
+         "rope_parameters/factor"},
         {"tie_word_embeddings", "model.tied", model.tied}};
+    if (model.rope_factor != 1) {
+      keys.push_back({"rope_scaling/low_freq_factor",
+                      "model.rope_low",
+                      model.rope_low,
+                      {},
+                      "rope_parameters/low_freq_factor"});
+      keys.push_back({"rope_scaling/high_freq_factor",
+                      "model.rope_high",
+                      model.rope_high,
+                      {},
+                      "rope_parameters/high_freq_factor"});
+      keys.push_back({"rope_scaling/original_max_position_embeddings",
+                      "model.rope_context",
+                      model.rope_context,
+                      {},
+                      "rope_parameters/original_max_position_embeddings"});
+    }
+    return keys;
   }
 
   std::vector<ConfigChoice> config_choices() const override {
@@ -179,6 +208,8 @@ class LlamaFamily final : public Family {
             {"attention_bias", {false}},
             {"mlp_bias", {false}},
             {"rope_scaling/rope_type", {"llama3", "default"}},
+            {"rope_scaling/type", {"llama3", "default"}},  // as older files have it
+            {"rope_parameters/rope_type", {"llama3", "default"}},
             {"tie_word_embeddings", {true, false}}};
   }
 

@@ -29,7 +29,16 @@ class LlamaLayer : public Layer {
   const std::vector<Way>& ways() const override { return ways_; }
   bool is_random() const override { return false; }
   std::string kind() const override {
-    return cat("llama ", part_, " ", shape_.width, " heads ", shape_.heads, " ", shape_.kv_heads);
+    return cat("llama ",
+               part_,
+               " ",
+               shape_.width,
+               " heads ",
+               shape_.heads,
+               " ",
+               shape_.kv_heads,
+               " hidden ",
+               shape_.hidden);
   }
 
  protected:
