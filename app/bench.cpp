@@ -63,9 +63,9 @@ const model::Family& family_of(const config::Recipe& recipe) {
   return model::find_family(recipe.model.family);
 }
 
-// Of the family that is benched: what trains the same model with PyTorch.
-std::string peer_script_name() {
-  return config::ModelOptions().family + "_peer.py";
+// What trains the same model with PyTorch, where a family has that.
+std::string peer_script_name(const config::ModelOptions& model) {
+  return model.family + "_peer.py";
 }
 
 model::NamedSize named_size(const std::string& name) {
@@ -101,11 +101,11 @@ config::Recipe step_recipe(const StepArguments& arguments) {
   return recipe;
 }
 
-std::string find_peer_script(const StepArguments& arguments) {
+std::string find_peer_script(const StepArguments& arguments, const config::Recipe& recipe) {
   if (!arguments.peer_script.empty()) {
     return arguments.peer_script;
   }
-  const std::filesystem::path name = peer_script_name();
+  const std::filesystem::path name = peer_script_name(recipe.model);
   std::error_code ignored;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
   for (const std::filesystem::path& place : {"bench" / name,
@@ -332,11 +332,11 @@ int bench_step(const StepArguments& arguments) {
   train::StepBench bench(recipe, arguments.predicts || recipe.plan.memory_bytes() > 0);
   bench.run(arguments.warm_s);
 
-  const std::string script = find_peer_script(arguments);
+  const std::string script = find_peer_script(arguments, recipe);
   std::vector<std::string> peers = wanted_peers(arguments);
   if (script.empty() && !peers.empty()) {
     log_warning("bench/",
-                peer_script_name(),
+                peer_script_name(recipe.model),
                 " was not found, so no PyTorch beside; name it with --peer-script");
     peers.clear();
   }
@@ -402,7 +402,7 @@ void add_bench_command(CLI::App& app, Action& action) {
   command
       ->add_option("--peer-script",
                    arguments->peer_script,
-                   cat("the peer; empty: bench/", peer_script_name()))
+                   cat("the peer; empty: bench/", peer_script_name({})))
       ->type_name("FILE");
   command->add_option("--window", arguments->window_s, "seconds of a measured window")
       ->check(CLI::Range(0.001, 86400.0))

@@ -98,23 +98,12 @@ StoredState read_state(const fs::path& folder) {
           optimizer->contains(kReplicasKey) ? require_count(*optimizer, kReplicasKey, file) : 0};
 }
 
-// Keys that make it another model or another optimizer; the rest may differ, but not in silence.
-const std::set<std::string> kMustAgree{"model.family",
-                                       "model.layers",
-                                       "model.width",
-                                       "model.heads",
-                                       "model.context",
-                                       "model.vocabulary",
-                                       "model.tied",
-                                       "model.kv_heads",
-                                       "model.hidden",
-                                       "model.norm_epsilon",
-                                       "model.rope_theta",
-                                       "model.rope_factor",
-                                       "model.rope_low",
-                                       "model.rope_high",
-                                       "model.rope_context",
-                                       "train.optimizer"};
+// Whether the key makes it another model or another optimizer; the rest may differ, but not in
+// silence.
+bool must_agree(const config::Option& option) {
+  const bool is_of_model = option.section() == "model" && option.key != "model.dropout";
+  return is_of_model || option.key == "train.optimizer";
+}
 
 bool may_differ(const std::string& key, const config::Recipe& ours) {
   // The number of steps matters where the learning rate follows it.
@@ -154,7 +143,7 @@ void compare_recipes(const fs::path& folder,
     // Momentum from nothing has no buffer to go on from.
     const bool is_other_state = option.key == "train.momentum" && ours.train.optimizer == "sgd" &&
                                 (stored.train.momentum == 0 || ours.train.momentum == 0);
-    if (kMustAgree.contains(option.key) || is_other_state) {
+    if (must_agree(option) || is_other_state) {
       throw CheckpointError(cat("cannot resume from ",
                                 folder.string(),
                                 ": it has ",

@@ -8,27 +8,22 @@
 #include <vector>
 
 #include "penstock/base/text.h"
+#include "penstock/model/described_layer.h"
 #include "penstock/model/gpt2/gpt2.h"
-#include "penstock/model/layer.h"
 
 namespace penstock::model {
 
-class Gpt2Layer : public Layer {
+class Gpt2Layer : public DescribedLayer {
  public:
   Gpt2Layer(std::string name,
             const char* part,
             const Gpt2Shape& shape,
             std::vector<ParameterSpec> specs,
             std::vector<Way> ways)
-      : name_(std::move(name)),
+      : DescribedLayer(std::move(name), std::move(specs), std::move(ways)),
         part_(part),
-        shape_(shape),
-        specs_(std::move(specs)),
-        ways_(std::move(ways)) {}
+        shape_(shape) {}
 
-  const std::string& name() const override { return name_; }
-  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<Way>& ways() const override { return ways_; }
   bool is_random() const override { return shape_.dropout > 0; }
   std::string kind() const override {
     return cat(
@@ -39,11 +34,8 @@ class Gpt2Layer : public Layer {
   const Gpt2Shape& shape() const { return shape_; }
 
  private:
-  std::string name_;
   const char* part_;
   Gpt2Shape shape_;
-  std::vector<ParameterSpec> specs_;
-  std::vector<Way> ways_;
 };
 
 inline constexpr double kGpt2Deviation = 0.02;

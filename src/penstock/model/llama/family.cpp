@@ -37,14 +37,6 @@ bool is_frequency_table(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
 
-// Which the default of ModelOptions are not.
-config::ModelOptions llama_options() {
-  config::ModelOptions model;
-  model.family = "llama";
-  model.tied = false;
-  return model;
-}
-
 class LlamaFamily final : public Family {
  public:
   std::string title() const override { return "Llama"; }
@@ -111,25 +103,8 @@ class LlamaFamily final : public Family {
     return {};
   }
 
-  std::vector<NamedSize> sizes() const override {
-    config::ModelOptions tiny = llama_options();
-    tiny.layers = 22;
-    tiny.width = 2048;
-    tiny.heads = 32;
-    tiny.kv_heads = 4;
-    tiny.hidden = 5632;
-    tiny.context = 2048;
-    tiny.vocabulary = 32000;
-    config::ModelOptions small = tiny;  // Llama 3.2
-    small.layers = 16;
-    small.kv_heads = 8;
-    small.hidden = 8192;
-    small.vocabulary = 128256;
-    small.tied = true;
-    small.rope_theta = 500000;
-    small.rope_factor = 32;
-    return {{"tinyllama-1.1b", tiny, 16}, {"llama-3.2-1b", small, 16}};
-  }
+  // Benches of single steps run on a GPU.
+  std::vector<NamedSize> sizes() const override { return {}; }
 
   nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,
                                              std::optional<int64_t> end_token) const override {

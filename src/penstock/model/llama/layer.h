@@ -6,27 +6,22 @@
 #include <vector>
 
 #include "penstock/base/text.h"
-#include "penstock/model/layer.h"
+#include "penstock/model/described_layer.h"
 #include "penstock/model/llama/llama.h"
 
 namespace penstock::model {
 
-class LlamaLayer : public Layer {
+class LlamaLayer : public DescribedLayer {
  public:
   LlamaLayer(std::string name,
              const char* part,
              const LlamaShape& shape,
              std::vector<ParameterSpec> specs,
              std::vector<Way> ways)
-      : name_(std::move(name)),
+      : DescribedLayer(std::move(name), std::move(specs), std::move(ways)),
         part_(part),
-        shape_(shape),
-        specs_(std::move(specs)),
-        ways_(std::move(ways)) {}
+        shape_(shape) {}
 
-  const std::string& name() const override { return name_; }
-  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<Way>& ways() const override { return ways_; }
   bool is_random() const override { return false; }
   std::string kind() const override {
     return cat("llama ",
@@ -46,11 +41,8 @@ class LlamaLayer : public Layer {
   at::Tensor flat(const at::Tensor& x) const { return x.view({-1, shape_.width}); }
 
  private:
-  std::string name_;
   const char* part_;
   LlamaShape shape_;
-  std::vector<ParameterSpec> specs_;
-  std::vector<Way> ways_;
 };
 
 inline constexpr double kLlamaDeviation = 0.02;
