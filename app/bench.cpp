@@ -268,6 +268,17 @@ TracedSteps trace_steps(const config::Recipe& recipe, train::StepBench& bench) {
   return traced;
 }
 
+// By its size's name, or by numbers where settings have made another of it.
+std::string model_text(const StepArguments& arguments, const config::Recipe& recipe) {
+  const config::ModelOptions& model = recipe.model;
+  const config::ModelOptions named = named_size(arguments.size).model;
+  const bool is_named = model.family == named.family && model.layers == named.layers &&
+                        model.width == named.width && model.heads == named.heads;
+  const std::string title = family_of(recipe).title();
+  return is_named ? cat(title, " ", arguments.size)
+                  : cat(title, " of ", model.layers, " layers, width ", model.width);
+}
+
 void print_result(const StepArguments& arguments,
                   const config::Recipe& recipe,
                   const train::StepBench& bench,
@@ -298,9 +309,8 @@ void print_result(const StepArguments& arguments,
     std::printf("%s\n", json.dump().c_str());
     return;
   }
-  std::printf("%s %s, batch %lld x %lld, %s, on %s\n\n%s",
-              family_of(recipe).title().c_str(),
-              arguments.size.c_str(),
+  std::printf("%s, batch %lld x %lld, %s, on %s\n\n%s",
+              model_text(arguments, recipe).c_str(),
               static_cast<long long>(recipe.train.batch),
               static_cast<long long>(recipe.model.context),
               recipe.train.precision.c_str(),

@@ -1,5 +1,3 @@
-#include "penstock/train/check.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -10,19 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
-#include "penstock/base/interrupt.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
-#include "penstock/comm/launcher.h"
-#include "penstock/data/loader.h"
-#include "penstock/optim/onebit_steps.h"
-#include "penstock/plan/rank_holdings.h"
-#include "penstock/report/plan_text.h"
 #include "penstock/report/progress.h"
-#include "penstock/train/check_ranks.h"
-#include "penstock/train/machine.h"
-#include "penstock/train/planning.h"
-#include "penstock/train/rank_holdings.h"
+#include "penstock/train/check_recipe.h"
 #include "penstock/train/setup.h"
 
 #include "arguments.h"
@@ -38,18 +27,7 @@ struct CheckArguments {
   int64_t steps = 3;
 };
 
-struct Outcome {
-  train::CheckReport report;
-  std::vector<int64_t> predicted_peaks;  // of each rank
-  int64_t limit_bytes = 0;
-
-  bool has_ranks() const { return predicted_peaks.size() > 1; }
-  int64_t predicted_peak() const {
-    return *std::max_element(predicted_peaks.begin(), predicted_peaks.end());
-  }
-};
-
-void print_json(const Outcome& outcome) {
+void print_json(const train::CheckOutcome& outcome) {
   const train::CheckReport& report = outcome.report;
   nlohmann::ordered_json json{{"equal", report.is_equal},
                               {"steps", report.steps},
@@ -75,7 +53,7 @@ void print_json(const Outcome& outcome) {
   std::printf("%s\n", json.dump().c_str());
 }
 
-void print_text(const Outcome& outcome) {
+void print_text(const train::CheckOutcome& outcome) {
   const train::CheckReport& report = outcome.report;
   if (!report.is_equal) {
     std::printf("The plan changes the numbers. The first tensor that differs is %s.\n",
@@ -104,169 +82,28 @@ void print_text(const Outcome& outcome) {
   }
 }
 
-// After their warm-up replicas send signs, and none of them has the gradient that one device has.
-void require_whole_gradients(const config::Recipe& recipe, int64_t steps) {
-  const config::TrainOptions& train = recipe.train;
-  if (recipe.plan.data == 1 || !train.is_one_bit()) {
-    return;
-  }
-  int64_t whole = 0;
-  if (train.optimizer == "zeroone-adam") {
-    while (whole < steps && optim::updates_variance(train, whole + 1)) {
-      ++whole;
-    }
-  } else {
-    whole = optim::freeze_step(train);
-  }
-  if (steps > whole) {
-    throw ConfigError(cat("check compares with one device, and train.optimizer = \"",
-                          train.optimizer,
-                          "\" sends signs between replicas after step ",
-                          whole,
-                          ", which one device has none of; try ",
-                          whole > 0 ? cat("--steps ", whole, " or ") : "",
-                          "--set train.optimizer=",
-                          train.optimizer == "onebit-lamb" ? "lamb" : "adamw"));
-  }
-}
-
-void require_checkable_ranks(const config::Recipe& recipe) {
-  const config::PlanOptions& plan = recipe.plan;
-  if (plan.is_asynchronous()) {
-    throw ConfigError(
-        cat("check compares ranks with one device, and plan.schedule = \"",
-            plan.schedule,
-            "\" gives other numbers than one device by design (docs/pipelines.md, "
-            "\"Asynchronous\"); try a schedule that is drained for each update, as in --schedule "
-            "1f1b"));
-  }
-  if (const int64_t launched = comm::launched_ranks(); launched > 1) {
-    throw ConfigError(cat("check runs the ranks of a plan as threads, and a launcher started ",
-                          launched,
-                          " processes; run it without the launcher"));
-  }
-}
-
-// With everything that is the same for one rank and for several.
-Outcome compare_steps(
-    const CheckArguments& arguments,
-    const config::Recipe& recipe,
-    const data::Split& split,
-    const std::function<train::CheckReport(const train::CheckOptions&)>& compare) {
-  install_interrupt_handler();  // from here on somebody asks for it
-  data::Loader loader(
-      split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
-  data::Batch batch;
-  report::Progress progress({.title = "check", .total = arguments.steps});
-  train::CheckOptions options{.steps = arguments.steps};
-  options.batch = [&](int64_t) {
-    batch = loader.next();
-    return train::as_tensors(batch);
-  };
-  options.on_step = [&](int64_t done) { progress.update(done, {}); };
-  Outcome outcome{.report = compare(options), .limit_bytes = recipe.plan.memory_bytes()};
-  progress.finish();
-  return outcome;
-}
-
-// One device that keeps everything.
-plan::OneRankAnswer keep_everything(const plan::CostTable& costs,
-                                    int32_t micro_batches,
-                                    const config::Recipe& recipe,
-                                    const model::Chain& chain) {
-  return plan::solve_one_rank(
-      costs,
-      {.recompute = plan::Recompute::None,
-       .micro_batches = micro_batches,
-       .holdings = plan::whole_holdings(
-           train::model_sizes(recipe, chain), costs, train::find_machine(recipe))});
-}
-
-Outcome check_one_rank(const CheckArguments& arguments,
-                       const config::Recipe& recipe,
-                       const data::Split& split) {
-  const train::Planned planned = train::plan_recipe(recipe, {.slots = arguments.plan.slots});
-  if (!planned.result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
-  }
-  write_program_file(arguments.plan, planned.result.program);
-  Outcome outcome = compare_steps(arguments, recipe, split, [&](const train::CheckOptions& common) {
-    train::CheckOptions options = common;
-    options.device = train::open_device(recipe);
-    const model::Chain chain = train::make_chain(recipe.model, options.device);
-    const plan::OneRankAnswer kept =
-        keep_everything(planned.costs, planned.result.micro_batches(), recipe, chain);
-    return train::check_plan(recipe, chain, planned.result.program, kept.program, options);
-  });
-  outcome.predicted_peaks = planned.result.peak_bytes;
-  return outcome;
-}
-
-// Where the recipe leaves open what replicas divide, the plan says it.
-config::Recipe with_plan(config::Recipe recipe, const program::Program& program) {
-  recipe.plan.pipeline = program.mesh.pipeline;
-  recipe.plan.data = program.mesh.data;
-  recipe.plan.shard = program::shard_name(program.shard);
-  return recipe;
-}
-
-Outcome check_several_ranks(const CheckArguments& arguments,
-                            const config::Recipe& asked,
-                            const data::Split& split) {
-  const PlannedStep planned = make_plan(arguments.plan);
-  const plan::Outcome& result = planned.result;
-  if (!result.is_feasible) {
-    throw Error(ExitCode::Negative, report::does_not_fit(result));
-  }
-  write_program_file(arguments.plan, result.program);
-  const config::Recipe recipe = with_plan(asked, result.program);
-  Outcome outcome =
-      compare_steps(arguments, recipe, split, [&](const train::CheckOptions& options) {
-        const model::Chain chain = train::make_chain(recipe.model, train::open_device(recipe));
-        const plan::OneRankAnswer kept =
-            keep_everything(planned.costs, result.micro_batches(), recipe, chain);
-        return train::check_ranks(recipe,
-                                  chain,
-                                  result.program,
-                                  {result.schedule().rank_of, result.cuts()},
-                                  kept.program,
-                                  options);
-      });
-  outcome.predicted_peaks = result.peak_bytes;
-  return outcome;
-}
-
-int check_recipe(const CheckArguments& arguments) {
+int check(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
-  config::Recipe recipe = load_planned_recipe(arguments.plan);
-  const bool has_ranks = recipe.plan.ranks() > 1;
-  if (has_ranks) {
-    require_checkable_ranks(recipe);
-    require_whole_gradients(recipe, arguments.steps);
+  const config::Recipe recipe = load_planned_recipe(arguments.plan);
+  if (recipe.plan.ranks() > 1) {
+    require_no_slots(arguments.plan);
   }
-  // The CPU always is; on a GPU nothing else can be equal to the bit.
-  recipe.run.deterministic = true;
   train::prepare_process(recipe);
-  const data::Split split = train::open_data(recipe);
-  const Outcome outcome = has_ranks ? check_several_ranks(arguments, recipe, split)
-                                    : check_one_rank(arguments, recipe, split);
-  const train::CheckReport& report = outcome.report;
-  if (report.first_difference.empty() && report.steps < arguments.steps) {
-    throw Error(ExitCode::Negative,
-                cat("check was stopped by ",
-                    interrupt_name(),
-                    " after ",
-                    report.steps,
-                    " of ",
-                    arguments.steps,
-                    " steps; up to there nothing differs"));
-  }
+  report::Progress progress({.title = "check", .total = arguments.steps});
+  const train::CheckOutcome outcome = train::check_recipe(
+      recipe,
+      {.steps = arguments.steps,
+       .rotor = {.slots = arguments.plan.slots},
+       .on_plan =
+           [&](const program::Program& program) { write_program_file(arguments.plan, program); },
+       .on_step = [&](int64_t done) { progress.update(done, {}); }});
+  progress.finish();
   if (arguments.plan.recipe.as_json) {
     print_json(outcome);
   } else {
     print_text(outcome);
   }
-  return report.is_equal ? 0 : 1;
+  return outcome.is_equal() ? 0 : 1;
 }
 
 }  // namespace
@@ -283,8 +120,7 @@ void add_check_command(CLI::App& app, Action& action) {
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->type_name("N");
   command->footer("Exit code 1 when a bit differs, or when the step does not fit.");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return check_recipe(*arguments); }; });
+  command->callback([arguments, &action] { action = [arguments] { return check(*arguments); }; });
 }
 
 }  // namespace penstock::app

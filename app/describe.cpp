@@ -10,6 +10,7 @@
 #include "penstock/base/units.h"
 #include "penstock/config/recipe.h"
 #include "penstock/model/chain.h"
+#include "penstock/model/family.h"
 #include "penstock/report/table.h"
 #include "penstock/train/setup.h"
 
@@ -45,15 +46,19 @@ int64_t count_parameters(const std::vector<model::ParameterSpec>& specs) {
 
 std::vector<Row> describe_chain(const config::Recipe& recipe, const model::Chain& chain) {
   const at::ScalarType type = train::compute_type(recipe.train);
-  model::TensorShape shape{{recipe.micro_batch_size(), recipe.model.context}, at::kLong};
+  const int64_t samples = recipe.micro_batch_size();
+  const model::ChainShapes shapes =
+      chain.shapes_for(model::shapes_of(chain.example(samples)), samples, type);
   std::vector<Row> rows;
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
-    const model::LayerSize size = layer.size_for(shape, type);
+    const model::LayerSize size = layer.size_for(shapes.inputs_of(chain.edges(), i), type);
     const int64_t parameters = count_parameters(layer.parameters());
-    shape = size.output;
-    rows.push_back(
-        {layer.name(), shape_text(shape.sizes), parameters, 4 * parameters, size.kept_bytes});
+    rows.push_back({layer.name(),
+                    shape_text(size.outputs[0].sizes),
+                    parameters,
+                    4 * parameters,
+                    size.kept_bytes});
   }
   // The head's table is the embedding's and already counted.
   int64_t own = chain.parameter_count();
@@ -118,7 +123,7 @@ void print_json(const std::vector<Row>& rows) {
 int describe(const RecipeArguments& arguments) {
   const config::Recipe recipe = config::load_recipe(arguments.recipe, arguments.settings);
   train::prepare_process(recipe);
-  const model::Chain chain = train::make_chain(recipe.model);
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const std::vector<Row> rows = describe_chain(recipe, chain);
   if (arguments.as_json) {
     print_json(rows);

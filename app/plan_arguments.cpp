@@ -46,13 +46,13 @@ config::Recipe load_planned_recipe(const PlanArguments& arguments) {
   return recipe;
 }
 
-namespace {
-
 void require_no_slots(const PlanArguments& arguments) {
   if (arguments.slots > 0) {
     throw ConfigError("--slots is for one rank: a pipeline's memory is planned in exact bytes");
   }
 }
+
+namespace {
 
 // What a recipe would say, for a bare cost table.
 config::Recipe bare_recipe(const PlanArguments& arguments) {
@@ -109,36 +109,6 @@ PlannedStep plan_bare_costs(const PlanArguments& arguments) {
   return planned;
 }
 
-PlannedStep plan_recipe(const config::Recipe& asked,
-                        int64_t ranks,
-                        const plan::RotorOptions& rotor) {
-  train::prepare_process(asked, ranks);
-  const device::Device device = train::open_device(asked);
-  const model::Chain chain = train::make_chain(asked.model, device);
-  PlannedStep planned{.recipe = asked, .machine = train::probe_machine(asked, ranks)};
-  config::Recipe& recipe = planned.recipe;
-  if (plan::leaves_layout_open(recipe.plan, ranks)) {
-    const std::vector<plan::LayoutPlan> layouts =
-        train::plan_layouts(recipe, chain, device, ranks, planned.machine);
-    planned.layouts = train::layout_rows(layouts);
-    if (!layouts.front().why_not.empty()) {
-      throw ConfigError(report::no_layout_fits(planned.layouts, recipe.plan.memory_bytes()));
-    }
-    recipe = plan::with_layout(recipe, layouts.front().layout);
-  } else {
-    train::require_ranks(recipe.plan, ranks, "--ranks says");
-  }
-  train::Planned found =
-      train::find_plan(recipe,
-                       chain,
-                       device,
-                       planned.machine,
-                       {.predicts = true, .rotor = rotor, .proves = recipe.plan.ranks() == 1});
-  planned.costs = std::move(found.costs);
-  planned.result = std::move(found.result);
-  return planned;
-}
-
 }  // namespace
 
 PlannedStep make_plan(const PlanArguments& arguments) {
@@ -150,7 +120,8 @@ PlannedStep make_plan(const PlanArguments& arguments) {
   if (ranks > 1 || recipe.plan.ranks() > 1) {
     require_no_slots(arguments);
   }
-  return plan_recipe(recipe, ranks, {.slots = arguments.slots});
+  train::prepare_process(recipe, ranks);
+  return train::plan_ranks(recipe, ranks, {.slots = arguments.slots});
 }
 
 void write_program_file(const PlanArguments& arguments, const program::Program& program) {

@@ -9,7 +9,7 @@
 #include "penstock/config/recipe.h"
 #include "penstock/plan/machine.h"
 #include "penstock/plan/planner.h"
-#include "penstock/report/layout_text.h"
+#include "penstock/train/layout.h"
 
 #include "commands.h"
 #include "plan_flags.h"
@@ -32,14 +32,11 @@ void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
 // The recipe with the arguments over it.
 config::Recipe load_planned_recipe(const PlanArguments& arguments);
 
-struct PlannedStep {
-  config::Recipe recipe;  // of a bare cost table: the defaults, and [plan] of the flags
-  plan::CostTable costs;
-  plan::Machine machine;
-  plan::Outcome result;
-  // That were compared, the best first; none: the layout was given.
-  std::vector<report::LayoutRow> layouts = {};
-};
+// Of a bare cost table: the default recipe, and [plan] of the flags.
+using PlannedStep = train::PlannedRanks;
+
+// --slots is for one rank.
+void require_no_slots(const PlanArguments& arguments);
 
 // Plans the recipe or the cost table.
 PlannedStep make_plan(const PlanArguments& arguments);

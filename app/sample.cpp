@@ -12,6 +12,7 @@
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/data/tokenizer.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/generate.h"
 #include "penstock/train/setup.h"
@@ -45,7 +46,7 @@ int write_sample(const SampleArguments& arguments) {
     recipe.train.precision = "float32";
   }
   train::prepare_process(recipe);
-  const model::Chain chain = train::make_chain(recipe.model);
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/0);
   checkpoint::load_weights(folder, parameters);
 

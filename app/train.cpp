@@ -17,9 +17,9 @@
 #include "penstock/report/table.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
-#include "penstock/train/trainer.h"
 
 #include "arguments.h"
 #include "commands.h"
@@ -81,6 +81,8 @@ void print_json(const config::Recipe& recipe,
       {"rank_payload_bytes", summary.rank_payload_bytes},
       {"predicted_rank_payload_bytes", summary.predicted_rank_payload_bytes},
       {"sent_bytes", summary.sent_bytes},
+      {"rank_read_bytes", summary.rank_read_bytes},
+      {"rank_ahead_bytes", summary.rank_ahead_bytes},
       {"parameters", summary.parameters},
       {"out", recipe.run.out},
       {"checkpoint", summary.checkpoint.string()},
@@ -171,7 +173,7 @@ void show_step(const std::string& title,
 
 void show(const TrainArguments& arguments,
           const config::Recipe& recipe,
-          const train::Trainer& trainer,
+          const train::RankTrainer& trainer,
           const train::Summary& summary) {
   if (summary.was_interrupted) {
     log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
@@ -211,7 +213,7 @@ int train_model(const TrainArguments& arguments) {
   require_use_of_flush_every(arguments.flags, recipe.plan);
   train::prepare_process(recipe, arguments.ranks);
   const auto work = [&](comm::Group& group, const config::Recipe& chosen) {
-    train::Trainer trainer(chosen, arguments.resume, group, source);
+    train::RankTrainer trainer(chosen, arguments.resume, group, source);
     const train::Summary summary = trainer.run();
     if (arguments.pictures.any()) {
       if (const auto measured = trainer.measured_step()) {

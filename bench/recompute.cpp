@@ -20,6 +20,7 @@
 #include "penstock/base/checksum.h"
 #include "penstock/config/recipe.h"
 #include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/rank_holdings.h"
@@ -37,7 +38,7 @@ using nlohmann::json;
 struct Side {
   explicit Side(const config::Recipe& recipe_)
       : recipe(recipe_),
-        chain(train::make_chain(recipe.model)),
+        chain(model::make_chain(recipe.model, device::open_cpu())),
         parameters(chain, train::compute_type(recipe.train), /*seed=*/1),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         costs(
@@ -90,7 +91,10 @@ struct Side {
   static run::UpdateSettings settings() { return {.rate = {.lr = 1e-3}, .clip = 1}; }
 
   run::StepInput input() {
-    return {.inputs = inputs, .targets = targets, .seed = 1, .step = step, .updates = {settings()}};
+    return {.batch = {{"inputs", inputs}, {"targets", targets}},
+            .seed = 1,
+            .step = step,
+            .updates = {settings()}};
   }
 
   double timed_step() {
@@ -137,7 +141,8 @@ struct Side {
     model::Parameters fresh(chain, train::compute_type(recipe.train), /*seed=*/1);
     run::Executor own(result.program, chain, fresh);
     run::NoStepper none;
-    const double loss = own.run({.inputs = inputs, .targets = targets, .seed = 1, .step = 3}, none);
+    const double loss =
+        own.run({.batch = {{"inputs", inputs}, {"targets", targets}}, .seed = 1, .step = 3}, none);
     const at::Tensor gradients = fresh.flat_gradients();
     return {{"loss", loss}, {"gradients", crc32c(gradients.const_data_ptr(), gradients.nbytes())}};
   }

@@ -11,6 +11,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/config/recipe.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/plain_step.h"
@@ -34,7 +35,7 @@ int main(int argc, char** argv) {
   recipe.run.threads = std::atoll(argv[7]);
   recipe.train.precision = argv[8];
   train::prepare_process(recipe);
-  const model::Chain chain = train::make_chain(recipe.model);
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   model::Parameters parameters(chain, train::compute_type(recipe.train), /*seed=*/1);
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
   const at::Tensor tokens = at::randint(
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
       const auto began = std::chrono::steady_clock::now();
       parameters.zero_gradients();
       run::accumulate_gradients(
-          chain, parameters, {.inputs = inputs, .targets = targets, .step = step});
+          chain, parameters, {.batch = {{"inputs", inputs}, {"targets", targets}}, .step = step});
       optimizer->update(parameters, {.rate = {.lr = 1e-3}, .clip = 1});
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
       answer += cat(answer.size() > 1 ? ", " : "", seconds.count());

@@ -1,4 +1,4 @@
-"""Writes the reference numbers of tests/model/gpt2_reference_test.cpp, computed by PyTorch.
+"""Writes the reference numbers for GPT-2 of tests/model/reference_test.cpp, computed by PyTorch.
 
     pip install torch==2.11.0 transformers safetensors numpy
     python tests/golden/make_gpt2_reference.py
@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = pathlib.Path(__file__).parent
 SHAPE = dict(n_layer=2, n_embd=48, n_head=4, n_positions=24, vocab_size=97)
+OPTIONS = dict(family="gpt2", layers=2, width=48, heads=4, context=24, vocabulary=97)  # the same, as recipes have it
 BATCH, STEPS = 6, 20
 
 
@@ -78,9 +79,8 @@ OPTIMIZERS = {
 }
 
 
-def train(kind, batches):
-    model = make_model()
-    optimizer = OPTIMIZERS[kind](model)
+def train(model, make_optimizer, batches):
+    optimizer = make_optimizer(model)
     losses, norms = [], []
     for tokens in batches:
         optimizer.zero_grad()
@@ -131,10 +131,10 @@ def main():
     save_file({**gradients, "logits": logits.contiguous()}, HERE / "gpt2_gradients.safetensors")
     reference = {
         "torch": torch.__version__,
-        "shape": SHAPE,
+        "model": OPTIONS,
         "batches": batches.tolist(),
         "loss": loss.item(),
-        "training": {kind: train(kind, batches) for kind in OPTIMIZERS},
+        "training": {kind: train(make_model(), make, batches) for kind, make in OPTIMIZERS.items()},
     }
     (HERE / "gpt2_reference.json").write_text(json.dumps(reference) + "\n")
     print(loss.item(), {kind: run["losses"][-1] for kind, run in reference["training"].items()})

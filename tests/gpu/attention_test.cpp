@@ -22,6 +22,8 @@ std::string text_of(const AttentionShape& shape) {
              shape.tokens,
              " H",
              shape.heads,
+             "/",
+             shape.num_kv_heads(),
              " D",
              shape.head_width,
              shape.is_deterministic ? " deterministic" : "");
@@ -46,9 +48,13 @@ struct Reference {
     }
   }
 
+  // Where a head of queries (0), or the head of keys (1) or values (2) that it reads, begins.
   size_t packed(int64_t sample, int64_t token, int64_t part, int64_t head) const {
-    return static_cast<size_t>((((sample * shape.tokens + token) * 3 + part) * shape.heads + head) *
-                               shape.head_width);
+    const int64_t group = shape.heads / shape.num_kv_heads();
+    const int64_t place =
+        part == 0 ? head : shape.heads + (part - 1) * shape.num_kv_heads() + head / group;
+    return static_cast<size_t>((sample * shape.tokens + token) * shape.qkv_width() +
+                               place * shape.head_width);
   }
   size_t mixed(int64_t sample, int64_t token, int64_t head) const {
     return static_cast<size_t>(((sample * shape.tokens + token) * shape.heads + head) *
@@ -127,16 +133,19 @@ struct Bench {
   Bench(Attention& the_attention, const AttentionShape& given, Random& random)
       : attention(the_attention),
         shape(given),
-        host_qkv(rounded(given.type, random.normal(3 * count_of(given)))),
+        host_qkv(rounded(given.type, random.normal(qkv_count(given)))),
         host_gradient(rounded(given.type, random.normal(count_of(given)))),
         qkv(given.type, host_qkv),
         values_gradient(given.type, host_gradient),
         values(given.type, count_of(given)),
-        qkv_gradient(given.type, 3 * count_of(given)),
+        qkv_gradient(given.type, qkv_count(given)),
         statistics(Type::Float32, given.samples * given.heads * given.tokens) {}
 
   static int64_t count_of(const AttentionShape& shape) {
     return shape.samples * shape.tokens * shape.heads * shape.head_width;
+  }
+  static int64_t qkv_count(const AttentionShape& shape) {
+    return shape.samples * shape.tokens * shape.qkv_width();
   }
 
   void forward() {
@@ -171,10 +180,12 @@ struct Bench {
 // Queries, keys or values alone: an error in a small part must not hide behind a large one.
 template <typename T>
 std::vector<T> part_of(const std::vector<T>& packed, const AttentionShape& shape, int64_t part) {
-  const int64_t width = shape.heads * shape.head_width;
+  const int64_t kv_width = shape.num_kv_heads() * shape.head_width;
+  const int64_t width = part == 0 ? shape.heads * shape.head_width : kv_width;
+  const int64_t begin = part == 0 ? 0 : shape.heads * shape.head_width + (part - 1) * kv_width;
   std::vector<T> out;
   for (int64_t token = 0; token < shape.samples * shape.tokens; ++token) {
-    const auto first = packed.begin() + (token * 3 + part) * width;
+    const auto first = packed.begin() + token * shape.qkv_width() + begin;
     out.insert(out.end(), first, first + width);
   }
   return out;
@@ -232,7 +243,11 @@ const std::vector<AttentionShape>& shapes() {
       {.samples = 1, .tokens = 65, .heads = 2, .head_width = 80},
       {.samples = 3, .tokens = 130, .heads = 2, .head_width = 32},
       {.samples = 2, .tokens = 256, .heads = 4, .head_width = 128},
-      {.samples = 1, .tokens = 333, .heads = 2, .head_width = 64}};
+      {.samples = 1, .tokens = 333, .heads = 2, .head_width = 64},
+      {.samples = 2, .tokens = 130, .heads = 4, .head_width = 64, .kv_heads = 2},
+      {.samples = 3, .tokens = 17, .heads = 6, .head_width = 32, .kv_heads = 1},
+      {.samples = 1, .tokens = 256, .heads = 8, .head_width = 128, .kv_heads = 2},
+      {.samples = 2, .tokens = 65, .heads = 4, .head_width = 16, .kv_heads = 4}};
   return all;
 }
 
@@ -349,6 +364,13 @@ TEST_F(AttentionTest, RefusesFloat32AndHeadsThatCudnnDoesNotTake) {
   EXPECT_FALSE(can_attend(other));
   other.head_width = 136;
   EXPECT_FALSE(can_attend(other));
+  other = good;
+  other.kv_heads = 1;
+  EXPECT_TRUE(can_attend(other));
+  other.heads = 3;
+  other.kv_heads = 2;
+  EXPECT_FALSE(can_attend(other));
+  other = good;
   other.head_width = 128;
   other.type = Type::Float16;
   EXPECT_TRUE(can_attend(other));

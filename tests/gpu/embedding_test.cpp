@@ -99,6 +99,39 @@ TEST_F(GpuEmbedding, ForwardAddsTokenAndPosition) {
   }
 }
 
+TEST_F(GpuEmbedding, ForwardCopiesRowsWhereThereAreNoPositions) {
+  Random random;
+  for (const Type type : kAllTypes) {
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(std::string(name_of(type)) + ", " + text_of(shape));
+      const auto width = shape.width;
+      const std::vector<int64_t> tokens = tokens_of(Tokens::Uniform, shape, random);
+      const std::vector<float> table = rounded(type, random.normal(shape.vocabulary * width));
+      std::vector<float> expected;
+      for (const int64_t token : tokens) {
+        expected.insert(
+            expected.end(), table.begin() + token * width, table.begin() + (token + 1) * width);
+      }
+      const DeviceArray<int64_t> device_tokens(tokens);
+      const DeviceBuffer device_table(type, table);
+      for (const int64_t offset : {0, 1}) {
+        const DeviceBuffer out(type, shape.rows() * width, offset);
+        embed({.type = type,
+               .table = device_table.data(),
+               .positions = nullptr,
+               .tokens = device_tokens.data(),
+               .out = out.data(),
+               .rows = shape.rows(),
+               .context = shape.context,
+               .width = width},
+              nullptr);
+        EXPECT_EQ(out.download(), expected);
+        EXPECT_TRUE(out.is_guard_intact());
+      }
+    }
+  }
+}
+
 struct BackwardCase {
   Type type;
   Shape shape;
@@ -123,13 +156,13 @@ class Backward {
         workspace_(embedding_backward_workspace_bytes(
             given.shape.rows(), given.shape.width, given.shape.vocabulary)) {}
 
-  void run(Stream stream) {
+  void run(Stream stream, bool has_positions = true) {
     const Shape& shape = given_.shape;
     embed_backward({.type = given_.type,
                     .gradient = gradient_.data(),
                     .tokens = tokens_.data(),
                     .table_gradient = table_.floats(),
-                    .position_gradient = positions_.floats(),
+                    .position_gradient = has_positions ? positions_.floats() : nullptr,
                     .rows = shape.rows(),
                     .context = shape.context,
                     .width = shape.width,
@@ -203,6 +236,27 @@ TEST_F(GpuEmbedding, BackwardAddsEveryRowOnce) {
         EXPECT_TRUE(backward.are_guards_intact());
       }
     }
+  }
+}
+
+TEST_F(GpuEmbedding, BackwardGoesWithoutPositions) {
+  Random random;
+  for (const Type type : kAllTypes) {
+    const BackwardCase given = [&] {
+      const Shape shape{3, 37, 24, 50};
+      return BackwardCase{type,
+                          shape,
+                          tokens_of(Tokens::Zipf, shape, random),
+                          whole_numbers(shape.rows() * shape.width, random),
+                          whole_numbers(shape.vocabulary * shape.width, random),
+                          whole_numbers(shape.context * shape.width, random)};
+    }();
+    Backward backward(given);
+    backward.run(nullptr, /*has_positions=*/false);
+    const Gradients actual = backward.gradients();
+    EXPECT_TRUE(actual.table == as_floats(reference_of(given).table));
+    EXPECT_TRUE(actual.positions == given.position_gradient) << "written";
+    EXPECT_TRUE(backward.are_guards_intact());
   }
 }
 

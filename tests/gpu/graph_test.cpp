@@ -38,8 +38,8 @@ StepInput batch(int64_t step, int64_t micro_batches, double loss_scale = 1, int6
   const uint64_t seed = 100 + 2 * static_cast<uint64_t>(step);
   at::Tensor targets = test::random_tokens({kSamples, kTokens}, kVocabulary, seed + 1);
   targets[1].narrow(0, 3, ignored).fill_(-1);
-  return {.inputs = test::random_tokens({kSamples, kTokens}, kVocabulary, seed),
-          .targets = targets,
+  return {.batch = {{"inputs", test::random_tokens({kSamples, kTokens}, kVocabulary, seed)},
+                    {"targets", targets}},
           .first_sample = step * kSamples,
           .micro_batches = micro_batches,
           .seed = 5,
@@ -68,7 +68,7 @@ class TestRun {
   }
 
   double evaluate(const StepInput& input) const {
-    return run::evaluate(chain_, parameters_, input.inputs, input.targets).sum;
+    return run::evaluate(chain_, parameters_, input.batch).sum;
   }
 
   model::Parameters& parameters() { return parameters_; }
@@ -142,8 +142,8 @@ class Pair {
     const StepInput input = batch(0, micro_batches);
     const int64_t each = kSamples / micro_batches;
     model::Parameters parameters(chain, row.type, /*seed=*/3, device);
-    const plan::CostTable costs = profile::sizes_of(
-        chain, parameters, input.inputs.narrow(0, 0, each), input.targets.narrow(0, 0, each));
+    const plan::CostTable costs =
+        profile::sizes_of(chain, parameters, rows_of(input.batch, 0, each));
     return plan::solve_one_rank(costs,
                                 {.recompute = row.recompute,
                                  .micro_batches = static_cast<int32_t>(micro_batches),
@@ -387,7 +387,7 @@ TEST_F(GpuGraph, IsNotForStepsWithDropout) {
   model::Parameters parameters(chain, at::kBFloat16, /*seed=*/3, device);
   const StepInput input = batch(0, 1);
   const plan::OneRankAnswer planned = plan::solve_one_rank(
-      profile::sizes_of(chain, parameters, input.inputs, input.targets),
+      profile::sizes_of(chain, parameters, input.batch),
       {.recompute = plan::Recompute::None, .holdings = test::holdings_alone(parameters)});
   Executor executor(planned.program, chain, parameters);
   EXPECT_THROW(executor.use_graph(), InternalError);

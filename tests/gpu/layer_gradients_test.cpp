@@ -5,6 +5,7 @@
 #include "penstock/model/dropout.h"
 
 #include "gpu/layer_bench.h"
+#include "model/llama_reference.h"
 
 namespace penstock::model {
 
@@ -58,6 +59,20 @@ at::Tensor embedding(const Tensors& w,
   return x * mask_like(x.sizes(), one.dropout, pass, /*site=*/0);
 }
 
+at::Tensor output_of(const Tensors& w,
+                     const at::Tensor& x,
+                     const LayerCase& one,
+                     const Pass& pass) {
+  if (one.is_llama()) {
+    return one.takes_tokens()              ? at::embedding(w[0], x)
+           : one.part == "llama_attention" ? test::reference_llama_attention(w, x, one.heads)
+                                           : test::reference_llama_mlp(w, x);
+  }
+  return one.takes_tokens()        ? embedding(w, x, one, pass)
+         : one.part == "attention" ? attention(w, x, one, pass)
+                                   : mlp(w, x, one, pass);
+}
+
 // What must come out of a bench, from the numbers that it really holds.
 struct Reference {
   Reference(const LayerBench& bench, const LayerCase& one) {
@@ -65,11 +80,10 @@ struct Reference {
       weights.push_back(weight.cpu().to(at::kDouble).set_requires_grad(true));
     }
     x = bench.input[0].cpu();
-    if (one.part != "embedding") {
+    if (!one.takes_tokens()) {
       x = x.to(at::kDouble).set_requires_grad(true);
     }
-    const auto forward = one.part == "attention" ? attention : one.part == "mlp" ? mlp : embedding;
-    output = forward(weights, x, one, bench.pass);
+    output = output_of(weights, x, one, bench.pass);
     output.backward(bench.output_gradient[0].cpu().to(at::kDouble));
   }
 

@@ -66,15 +66,16 @@ TEST_P(GpuLayers, KeepsAsManyBytesAsItSaysInEveryWay) {
     bench.backward();  // whatever is made once is made now
     for (int32_t way = 0; way < bench.ways(); ++way) {
       SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
-      const LayerSize size = bench.layer->size_for(bench.input_shape(), bench.type, way);
-      const int64_t without_output = size.kept_bytes - occupied(size.output.bytes());
+      const LayerSize size = bench.layer->size_for(bench.input_shapes(), bench.type, way);
+      ASSERT_EQ(size.outputs.size(), 1U);
+      const int64_t without_output = size.kept_bytes - occupied(size.outputs[0].bytes());
       const int64_t before = bench.held();
       {
         Saved saved{.way = way};
         Tensors output = bench.forward(&saved);
         EXPECT_EQ(bench.held() - before, size.kept_bytes);
-        EXPECT_EQ(output[0].sizes().vec(), size.output.sizes);
-        EXPECT_EQ(output[0].scalar_type(), size.output.type);
+        EXPECT_EQ(output[0].sizes().vec(), size.outputs[0].sizes);
+        EXPECT_EQ(output[0].scalar_type(), size.outputs[0].type);
         output.clear();
         EXPECT_EQ(bench.held() - before, without_output);
       }

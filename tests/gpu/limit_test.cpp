@@ -6,7 +6,8 @@
 
 #include "penstock/base/text.h"
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2/gpu.h"
+#include "penstock/model/chain.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/one_rank.h"
@@ -30,10 +31,18 @@ constexpr int64_t kSteps = 3;
 const int64_t kPages = train::allocator_page_bytes();
 
 // Half a GiB of activations: several times what the pages are.
-config::Recipe recipe_of(int64_t micro_batches) {
+config::Recipe recipe_of(int64_t micro_batches, const std::string& family = "gpt2") {
   config::Recipe recipe;
-  recipe.model = {
-      .layers = 8, .width = 512, .heads = 8, .context = 256, .vocabulary = 1024, .dropout = 0};
+  recipe.model = {.family = family,
+                  .layers = 8,
+                  .width = 512,
+                  .heads = 8,
+                  .context = 256,
+                  .vocabulary = 1024,
+                  .dropout = 0};
+  if (family == "llama") {
+    recipe.model.kv_heads = 2;
+  }
   recipe.train.batch = 16 * micro_batches;
   recipe.train.precision = "bfloat16";
   recipe.plan.micro_batches = micro_batches;
@@ -42,21 +51,13 @@ config::Recipe recipe_of(int64_t micro_batches) {
   return recipe;
 }
 
-model::Gpt2Shape shape_of(const config::Recipe& recipe) {
-  return {.layers = recipe.model.layers,
-          .width = recipe.model.width,
-          .heads = recipe.model.heads,
-          .context = recipe.model.context,
-          .vocabulary = recipe.model.vocabulary};
-}
-
 // Weights and optimizer of one run, without anything that a step needs beside.
 class TestRun {
  public:
   explicit TestRun(const config::Recipe& recipe)
       : recipe_(recipe),
         device_(gpu(/*is_deterministic=*/true)),
-        chain_(model::make_gpt2_for_gpu(shape_of(recipe), device_.gpu)),
+        chain_(model::make_chain(recipe.model, device_)),
         before_bytes_(device_.account().usage().current_bytes),
         parameters_(chain_, at::kBFloat16, /*seed=*/3, device_),
         optimizer_(optim::make_optimizer(recipe.train, parameters_)) {}
@@ -66,7 +67,8 @@ class TestRun {
     const at::Tensor tokens = random_batch({2, samples, recipe_.model.context}, 1);
     profile::ProfileOptions options{.least_rounds = 3, .most_seconds = 1, .warm_seconds = 0.2};
     options.step = [&] { optimizer_->update(parameters_, {.rate = {.lr = 0}, .clip = 1}); };
-    plan::CostTable costs = profile::measure(chain_, parameters_, tokens[0], tokens[1], options);
+    plan::CostTable costs = profile::measure(
+        chain_, parameters_, {{"inputs", tokens[0]}, {"targets", tokens[1]}}, options);
     device_.gpu->wait();
     optimizer_->set_steps_done(0);
     for (const optim::StateBuffer& state : optimizer_->state()) {
@@ -87,8 +89,7 @@ class TestRun {
     for (int64_t step = 0; step < kSteps; ++step) {
       const at::Tensor tokens = random_batch({2, recipe_.train.batch, recipe_.model.context},
                                              10 + static_cast<uint64_t>(step));
-      const StepInput input{.inputs = tokens[0],
-                            .targets = tokens[1],
+      const StepInput input{.batch = {{"inputs", tokens[0]}, {"targets", tokens[1]}},
                             .micro_batches = recipe_.plan.micro_batches,
                             .seed = 5,
                             .step = step,
@@ -124,7 +125,7 @@ class TestRun {
 
 train::Planned plan_run(const config::Recipe& recipe) {
   const device::Device device = gpu(/*is_deterministic=*/true);
-  const model::Chain chain = model::make_gpt2_for_gpu(shape_of(recipe), device.gpu);
+  const model::Chain chain = model::make_chain(recipe.model, device);
   return train::plan_run(recipe, chain, device, train::find_machine(recipe), {.predicts = true});
 }
 
@@ -165,12 +166,17 @@ void expect_as_predicted(int64_t measured, int64_t predicted) {
               0.02 * static_cast<double>(predicted));
 }
 
-class GpuLimits : public test::OnGpu<testing::TestWithParam<int64_t>> {};
+struct Case {
+  const char* family;
+  int64_t micro_batches;
+};
+
+class GpuLimits : public test::OnGpu<testing::TestWithParam<Case>> {};
 
 }  // namespace
 
 TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
-  const config::Recipe recipe = recipe_of(GetParam());
+  const config::Recipe recipe = recipe_of(GetParam().micro_batches, GetParam().family);
   memory::Account& account = gpu(/*is_deterministic=*/true).account();
   const memory::AccountScope scope(account);
   account.set_limit(0);
@@ -229,14 +235,20 @@ TEST_P(GpuLimits, AreKeptAsPredictedAndChangeNoBit) {
   EXPECT_EQ(account.usage().current_bytes, before);
 }
 
-INSTANTIATE_TEST_SUITE_P(MicroBatches, GpuLimits, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(All,
+                         GpuLimits,
+                         testing::Values(Case{"gpt2", 1}, Case{"gpt2", 2}, Case{"llama", 2}),
+                         [](const testing::TestParamInfo<Case>& row) {
+                           return cat(row.param.family, "_", row.param.micro_batches);
+                         });
 
 class GpuLimit : public test::OnGpu<> {};
 
+namespace {
+
 // The whole way of a run with plan.memory: the limit is in force while it measures, plans and
 // trains.
-TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
-  config::Recipe recipe = recipe_of(1);
+void expect_kept_by_a_run(config::Recipe recipe) {
   memory::Account& account = gpu(/*is_deterministic=*/true).account();
   const memory::AccountScope scope(account);
   account.set_limit(0);
@@ -260,6 +272,16 @@ TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
   EXPECT_LE(peak, limit);
   expect_as_predicted(peak, planned.result.most_peak_bytes());
   EXPECT_LE(account.reserved_peak_bytes(), limit);
+}
+
+}  // namespace
+
+TEST_F(GpuLimit, HoldsForARunThatMeasuresUnderIt) {
+  expect_kept_by_a_run(recipe_of(1));
+}
+
+TEST_F(GpuLimit, HoldsForARunOfLlamaThatMeasuresUnderIt) {
+  expect_kept_by_a_run(recipe_of(1, "llama"));
 }
 
 // By construction: the optimizer allocates what the inventory counts.

@@ -49,8 +49,8 @@ at::Tensor corpus(int64_t steps) {
 }
 
 StepInput batch(const at::Tensor& text, int64_t step, double loss_scale) {
-  return {.inputs = text[step].narrow(1, 0, kTokens).contiguous(),
-          .targets = text[step].narrow(1, 1, kTokens).contiguous(),
+  return {.batch = {{"inputs", text[step].narrow(1, 0, kTokens).contiguous()},
+                    {"targets", text[step].narrow(1, 1, kTokens).contiguous()}},
           .first_sample = step * kSamples,
           .micro_batches = kMicroBatches,
           .seed = 5,
@@ -80,7 +80,7 @@ struct Done {
   bool was_applied = false;
 };
 
-// A training run, as train::Trainer makes it.
+// A training run, as train::RankTrainer makes it.
 class TestRun {
  public:
   TestRun(at::ScalarType type, bool uses_graph, const optim::LossScaleOptions& options = {})
@@ -127,7 +127,8 @@ class TestRun {
   plan::OneRankAnswer plan() const {
     const int64_t each = kSamples / kMicroBatches;
     const at::Tensor tokens = test::random_tokens({each, kTokens}, kVocabulary, 7);
-    return plan::solve_one_rank(profile::sizes_of(chain_, parameters_, tokens, tokens),
+    const model::Fields fields{{"inputs", tokens}, {"targets", tokens}};
+    return plan::solve_one_rank(profile::sizes_of(chain_, parameters_, fields),
                                 {.recompute = plan::Recompute::None,
                                  .micro_batches = kMicroBatches,
                                  .holdings = test::holdings_alone(parameters_)});

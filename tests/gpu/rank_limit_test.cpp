@@ -10,7 +10,7 @@
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2/gpu.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/pipeline_solver.h"
@@ -54,8 +54,8 @@ plan::CostTable measure() {
   plan::CostTable table;
   test::run_gpu_ranks(1, [&](comm::Group&, const device::Device& device) {
     const config::Recipe recipe = recipe_with("");
-    table =
-        measure_costs(recipe, make_chain(recipe.model, device), device, {.measures_halves = true});
+    const model::Chain chain = model::make_chain(recipe.model, device);
+    table = measure_costs(recipe, chain, device, {.measures_halves = true});
   });
   return table;
 }
@@ -63,8 +63,8 @@ plan::CostTable measure() {
 plan::Outcome plan_with(const config::Recipe& recipe, const plan::CostTable& costs) {
   plan::Outcome result;
   test::run_gpu_ranks(1, [&](comm::Group&, const device::Device& device) {
-    result = plan::make_plan(
-        plan_request(recipe, make_chain(recipe.model, device)), costs, find_machine(recipe));
+    const model::Chain chain = model::make_chain(recipe.model, device);
+    result = plan::make_plan(plan_request(recipe, chain), costs, find_machine(recipe));
   });
   return result;
 }
@@ -82,15 +82,14 @@ Trained train(const config::Recipe& recipe, const plan::Outcome& planned) {
   test::run_gpu_ranks(kRanks, [&](comm::Group& group, const device::Device& device) {
     const size_t number = static_cast<size_t>(group.rank());
     const memory::LimitScope limit(device.account(), recipe.plan.memory_bytes());
-    const model::Chain chain = make_chain(recipe.model, device);
+    const model::Chain chain = model::make_chain(recipe.model, device);
     model::Parameters parameters(chain, parts[number], at::kBFloat16, /*seed=*/3, device);
     const auto optimizer = optim::make_optimizer(recipe.train, parameters);
     run::Executor executor(planned.program, chain, parameters, group);
     for (int64_t step = 0; step < kSteps; ++step) {
       const at::Tensor tokens = test::random_tokens(
           {2, recipe.train.batch, recipe.model.context}, 1024, 10 + static_cast<uint64_t>(step));
-      const double loss = executor.run({.inputs = tokens[0],
-                                        .targets = tokens[1],
+      const double loss = executor.run({.batch = {{"inputs", tokens[0]}, {"targets", tokens[1]}},
                                         .micro_batches = recipe.plan.micro_batches,
                                         .seed = 5,
                                         .step = step,

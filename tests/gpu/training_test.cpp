@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "penstock/memory/account.h"
-#include "penstock/model/gpt2/gpu.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/one_rank.h"
@@ -12,6 +12,7 @@
 #include "penstock/run/plain_step.h"
 
 #include "gpu/gpu_model.h"
+#include "run/small_models.h"
 #include "support/error_text.h"
 #include "support/holdings.h"
 
@@ -23,25 +24,31 @@ using test::gpu;
 
 constexpr int64_t kVocabulary = 257, kTokens = 32;
 
-model::Gpt2Shape shape_with(double dropout) {
-  return {.layers = 2,
-          .width = 64,
-          .heads = 4,
-          .context = kTokens,
-          .vocabulary = kVocabulary,
-          .dropout = dropout};
-}
+// Which model, of those that families have here.
+struct Model {
+  double dropout = 0;
+  const char* family = "gpt2";
+};
 
-model::Chain chain_on(const device::Device& device, double dropout) {
-  return device.is_gpu() ? model::make_gpt2_for_gpu(shape_with(dropout), device.gpu)
-                         : model::make_gpt2(shape_with(dropout));
+model::Chain chain_on(const device::Device& device, const Model& model) {
+  config::ModelOptions options{.family = model.family,
+                               .layers = 2,
+                               .width = 64,
+                               .heads = 4,
+                               .context = kTokens,
+                               .vocabulary = kVocabulary,
+                               .dropout = model.dropout};
+  if (options.family == "llama") {
+    options.kv_heads = 2;
+  }
+  return model::make_chain(options, device);
 }
 
 StepInput batch(int64_t micro_batches) {
   at::Tensor targets = test::random_tokens({4, kTokens}, kVocabulary, 8);
   targets[1].narrow(0, 3, 5).fill_(-1);  // the micro-batches count differently
-  return {.inputs = test::random_tokens({4, kTokens}, kVocabulary, 7),
-          .targets = targets,
+  return {.batch = {{"inputs", test::random_tokens({4, kTokens}, kVocabulary, 7)},
+                    {"targets", targets}},
           .first_sample = 40,
           .micro_batches = micro_batches,
           .seed = 5,
@@ -58,9 +65,9 @@ void wait_for(const device::Device& device) {
 // evaluation.
 std::vector<double> train(const device::Device& device,
                           at::ScalarType type,
-                          double dropout,
+                          const Model& model,
                           int64_t micro_batches) {
-  const model::Chain chain = chain_on(device, dropout);
+  const model::Chain chain = chain_on(device, model);
   model::Parameters parameters(chain, type, /*seed=*/3, device);
   const auto optimizer = optim::make_optimizer(config::TrainOptions{}, parameters);
   StepInput input = batch(micro_batches);
@@ -76,7 +83,7 @@ std::vector<double> train(const device::Device& device,
     EXPECT_TRUE(optimizer->updated().was_applied);
   }
   EXPECT_EQ(optimizer->steps_done(), 20);
-  const LossSum end = evaluate(chain, parameters, input.inputs, input.targets);
+  const LossSum end = evaluate(chain, parameters, input.batch);
   losses.push_back(end.sum / static_cast<double>(end.count));
   return losses;
 }
@@ -95,17 +102,17 @@ class GpuTraining : public test::OnGpu<> {};
 }  // namespace
 
 TEST_F(GpuTraining, GivesTheLossesOfTheCpu) {
-  for (const double dropout : {0.0, 0.1}) {
-    SCOPED_TRACE(cat("dropout ", dropout));
-    const std::vector<double> expected = train(device::open_cpu(), at::kFloat, dropout, 2);
+  for (const Model& model : {Model{0}, Model{0.1}, Model{0, "llama"}}) {
+    SCOPED_TRACE(cat(model.family, " dropout ", model.dropout));
+    const std::vector<double> expected = train(device::open_cpu(), at::kFloat, model, 2);
     EXPECT_LT(expected[20], 0.95 * expected[0]) << "nothing was learnt";
     for (const bool is_deterministic : {false, true}) {
       SCOPED_TRACE(is_deterministic ? "deterministic" : "fast");
       const device::Device& device = gpu(is_deterministic);
-      expect_near(train(device, at::kFloat, dropout, 2), expected, 1e-4);
-      expect_near(train(device, at::kFloat, dropout, 1), expected, 1e-4);
-      expect_near(train(device, at::kBFloat16, dropout, 2), expected, 2e-2);
-      expect_near(train(device, at::kHalf, dropout, 2), expected, 2e-2);
+      expect_near(train(device, at::kFloat, model, 2), expected, 1e-4);
+      expect_near(train(device, at::kFloat, model, 1), expected, 1e-4);
+      expect_near(train(device, at::kBFloat16, model, 2), expected, 2e-2);
+      expect_near(train(device, at::kHalf, model, 2), expected, 2e-2);
     }
   }
 }
@@ -113,26 +120,29 @@ TEST_F(GpuTraining, GivesTheLossesOfTheCpu) {
 TEST_F(GpuTraining, RepeatsItsBitsWhereItIsDeterministic) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    for (const double dropout : {0.0, 0.1}) {
-      EXPECT_EQ(train(device, type, dropout, 2), train(device, type, dropout, 2))
-          << test::type_name(type) << " dropout " << dropout;
+    for (const Model& model : {Model{0}, Model{0.1}, Model{0, "llama"}}) {
+      EXPECT_EQ(train(device, type, model, 2), train(device, type, model, 2))
+          << test::type_name(type) << " " << model.family << " dropout " << model.dropout;
     }
   }
 }
 
 TEST_F(GpuTraining, StartsFromTheWeightsOfTheCpu) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
-  const model::Parameters here(chain_on(device, 0), at::kBFloat16, /*seed=*/3, device);
-  const model::Parameters there(chain_on({}, 0), at::kBFloat16, /*seed=*/3);
-  EXPECT_TRUE(at::equal(test::packed(here, here.flat_weights()),
-                        test::packed(there, there.flat_weights())));
-  EXPECT_TRUE(at::equal(test::packed(here, here.flat_compute()),
-                        test::packed(there, there.flat_compute())));
+  for (const Model& model : {Model{}, Model{0, "llama"}}) {
+    SCOPED_TRACE(model.family);
+    const model::Parameters here(chain_on(device, model), at::kBFloat16, /*seed=*/3, device);
+    const model::Parameters there(chain_on({}, model), at::kBFloat16, /*seed=*/3);
+    EXPECT_TRUE(at::equal(test::packed(here, here.flat_weights()),
+                          test::packed(there, there.flat_weights())));
+    EXPECT_TRUE(at::equal(test::packed(here, here.flat_compute()),
+                          test::packed(there, there.flat_compute())));
+  }
 }
 
 TEST_F(GpuTraining, ClearsGradientsThatNobodyWrites) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
-  const model::Chain chain = chain_on(device, 0);
+  const model::Chain chain = chain_on(device, {});
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
   parameters.flat_gradients().fill_(7);
   parameters.zero_gradients();
@@ -149,7 +159,7 @@ TEST_F(GpuTraining, ClearsGradientsThatNobodyWrites) {
 // What a layer overwrites is left as it is and said to be fresh; the rest is zero.
 TEST_F(GpuTraining, BeginsTheGradientsOfALayer) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
-  const model::Chain chain = chain_on(device, 0);
+  const model::Chain chain = chain_on(device, {});
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3, device);
   for (int64_t layer = 0; layer <= chain.size(); ++layer) {
     SCOPED_TRACE(cat("layer ", layer));
@@ -184,19 +194,16 @@ class Fixture {
  public:
   Fixture(const device::Device& the_device,
           at::ScalarType type,
-          double dropout,
+          const Model& model,
           int64_t micro_batches)
       : device(the_device),
         scope(device.account()),
-        chain(chain_on(device, dropout)),
+        chain(chain_on(device, model)),
         input(batch(micro_batches)),
         parameters(chain, type, /*seed=*/3, device) {
-    const int64_t each = input.inputs.size(0) / input.micro_batches;
-    costs = profile::measure(chain,
-                             parameters,
-                             input.inputs.narrow(0, 0, each).clone(),
-                             input.targets.narrow(0, 0, each).clone(),
-                             {.only_bytes = true});
+    const int64_t each = rows_in(input.batch) / input.micro_batches;
+    costs = profile::measure(
+        chain, parameters, test::first_rows(input.batch, each), {.only_bytes = true});
     // Any seconds will do to plan with; these make recomputing the first layers the cheapest.
     double seconds = 1;
     for (plan::LayerCost& layer : costs.layers) {
@@ -256,7 +263,7 @@ class Fixture {
 struct Case {
   const char* name;
   at::ScalarType type;
-  double dropout;
+  Model model;
   int64_t micro_batches;
 };
 
@@ -266,7 +273,7 @@ class GpuPlans : public test::OnGpu<testing::TestWithParam<Case>> {};
 
 TEST_P(GpuPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
   const Case& row = GetParam();
-  Fixture fixture(gpu(/*is_deterministic=*/true), row.type, row.dropout, row.micro_batches);
+  Fixture fixture(gpu(/*is_deterministic=*/true), row.type, row.model, row.micro_batches);
   const Result expected = fixture.run_plain();
   EXPECT_TRUE(std::isfinite(expected.loss));
   const auto expect_same = [&](const plan::OneRankAnswer& planned) {
@@ -293,22 +300,23 @@ TEST_P(GpuPlans, GiveTheBitsOfThePlainStepAndStayWithinTheirPrediction) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          GpuPlans,
-                         testing::Values(Case{"float32", at::kFloat, 0, 1},
-                                         Case{"float32_dropout", at::kFloat, 0.1, 2},
-                                         Case{"bfloat16", at::kBFloat16, 0, 2},
-                                         Case{"bfloat16_dropout", at::kBFloat16, 0.1, 2},
-                                         Case{"float16_dropout", at::kHalf, 0.1, 1},
-                                         Case{"bfloat16_four_micro_batches", at::kBFloat16, 0, 4}),
+                         testing::Values(Case{"float32", at::kFloat, {0}, 1},
+                                         Case{"float32_dropout", at::kFloat, {0.1}, 2},
+                                         Case{"bfloat16", at::kBFloat16, {0}, 2},
+                                         Case{"bfloat16_dropout", at::kBFloat16, {0.1}, 2},
+                                         Case{"float16_dropout", at::kHalf, {0.1}, 1},
+                                         Case{"bfloat16_four_micro_batches", at::kBFloat16, {0}, 4},
+                                         Case{"llama_float32", at::kFloat, {0, "llama"}, 1},
+                                         Case{"llama_bfloat16", at::kBFloat16, {0, "llama"}, 2},
+                                         Case{"llama_float16", at::kHalf, {0, "llama"}, 2}),
                          [](const testing::TestParamInfo<Case>& row) { return row.param.name; });
 
 // The table without seconds or transients, which serves a program that is under no limit.
 TEST_F(GpuTraining, RunsAProgramMadeOfSizesAlone) {
-  Fixture fixture(gpu(/*is_deterministic=*/true), at::kBFloat16, 0.1, 2);
+  Fixture fixture(gpu(/*is_deterministic=*/true), at::kBFloat16, {0.1}, 2);
   const Result expected = fixture.run_plain();
-  const plan::CostTable sizes = profile::sizes_of(fixture.chain,
-                                                  fixture.parameters,
-                                                  fixture.input.inputs.narrow(0, 0, 2),
-                                                  fixture.input.targets.narrow(0, 0, 2));
+  const plan::CostTable sizes =
+      profile::sizes_of(fixture.chain, fixture.parameters, rows_of(fixture.input.batch, 0, 2));
   const plan::OneRankAnswer planned =
       plan::solve_one_rank(sizes,
                            {.recompute = plan::Recompute::None,
@@ -326,11 +334,11 @@ TEST_F(GpuTraining, RefusesMoreMicroBatchesThanTheDeviceHasRoomForLosses) {
   EXPECT_EQ(device.most_micro_batches, device::GpuContext::kLossSlots);
   device.most_micro_batches = 2;
   {
-    Fixture as_many(device, at::kBFloat16, 0, 2);
+    Fixture as_many(device, at::kBFloat16, {}, 2);
     const Result expected = as_many.run_plain();
     EXPECT_EQ(as_many.run(as_many.plan(plan::Recompute::None)).loss, expected.loss);
   }
-  Fixture more(device, at::kBFloat16, 0, 4);
+  Fixture more(device, at::kBFloat16, {}, 4);
   const plan::OneRankAnswer planned = more.plan(plan::Recompute::None);
   const std::string text = test::error_text<ConfigError>(
       [&] { const Executor executor(planned.program, more.chain, more.parameters); });

@@ -35,8 +35,8 @@ model::Chain untied_chain(const device::Device& device) {
 }
 
 StepInput batch() {
-  return {.inputs = test::random_tokens({4, kTokens}, kVocabulary, 7),
-          .targets = test::random_tokens({4, kTokens}, kVocabulary, 8),
+  return {.batch = {{"inputs", test::random_tokens({4, kTokens}, kVocabulary, 7)},
+                    {"targets", test::random_tokens({4, kTokens}, kVocabulary, 8)}},
           .micro_batches = 2};
 }
 
@@ -91,8 +91,7 @@ TEST_F(GpuUntied, ARecordedStepHasTheBitsOfThePlainOne) {
   const auto train = [&](bool uses_graph) {
     model::Parameters parameters(chain, at::kBFloat16, /*seed=*/3, device);
     const auto optimizer = optim::make_optimizer(config::TrainOptions{}, parameters);
-    const plan::CostTable sizes = profile::sizes_of(
-        chain, parameters, input.inputs.narrow(0, 0, 2), input.targets.narrow(0, 0, 2));
+    const plan::CostTable sizes = profile::sizes_of(chain, parameters, rows_of(input.batch, 0, 2));
     const plan::OneRankAnswer planned =
         plan::solve_one_rank(sizes,
                              {.recompute = plan::Recompute::None,

@@ -11,8 +11,11 @@
 #include "penstock/checkpoint/safetensors_writer.h"
 #include "penstock/config/recipe.h"
 #include "penstock/data/loader.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
+#include "penstock/train/batch_tensors.h"
 #include "penstock/train/setup.h"
+#include "penstock/train/subject.h"
 
 int main(int argc, char** argv) {
   using namespace penstock;
@@ -20,7 +23,7 @@ int main(int argc, char** argv) {
       config::load_recipe(argv[1], std::vector<std::string>(argv + 4, argv + argc));
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   train::prepare_process(recipe);
-  const model::Chain chain = train::make_chain(recipe.model);
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const model::Parameters parameters(chain, at::kFloat, seed);
   const std::string file = std::string(argv[3]) + "/start.safetensors";
   const checkpoint::SafetensorsLayout layout(checkpoint::weight_specs(chain.parameters()),
@@ -35,18 +38,16 @@ int main(int argc, char** argv) {
   }
   writer.finish();
 
-  const data::Split split = train::open_data(recipe);
+  const data::Split split = train::family_subject().open_data(recipe);
   data::Loader loader(split.train, {.seed = seed, .batch = recipe.train.batch});
   std::ofstream out(std::string(argv[3]) + "/batches.bin", std::ios::binary);
   for (int step = std::atoi(argv[2]); step > 0; --step) {
     const data::Batch batch = loader.next();
-    for (int64_t sequence = 0; sequence < batch.sequences; ++sequence) {
-      const size_t first = static_cast<size_t>(sequence * batch.context);
-      const size_t count = static_cast<size_t>(batch.context);
-      out.write(reinterpret_cast<const char*>(&batch.inputs[first]),
-                static_cast<std::streamsize>(8 * count));
-      out.write(reinterpret_cast<const char*>(&batch.targets[first + count - 1]), 8);
-    }
+    const model::Fields fields = train::as_tensors(batch);
+    const at::Tensor last = fields.at("targets").narrow(1, recipe.model.context - 1, 1);
+    const at::Tensor tokens = at::cat({fields.at("inputs"), last}, 1).contiguous();
+    out.write(static_cast<const char*>(tokens.const_data_ptr()),
+              static_cast<std::streamsize>(tokens.nbytes()));
   }
   return out ? 0 : 1;
 }

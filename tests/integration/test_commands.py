@@ -206,7 +206,7 @@ class Bench(CommandTestCase):
     def test_text(self):
         result = self.bench("--peers", "none")
         self.assertEqual(result.code, 0, result)
-        for needle in ("GPT-2 124M, batch 1 x 32, float32", "tokens/s", "MFU", "penstock", "peak"):
+        for needle in ("GPT-2 of 1 layers, width 64, batch 1 x 32, float32", "tokens/s", "MFU", "penstock", "peak"):
             self.assertIn(needle, result.stdout)
         self.assertNotIn("nan", result.stdout)
 

@@ -26,13 +26,12 @@ struct HeadBench {
     for (const at::Tensor& weight : weights) {
       gradients.push_back(at::zeros(weight.sizes(), at::kFloat));
     }
-    input = random_tensor({1, rows, 32}, 4, type);
-    targets = random_tokens({1, rows}, vocabulary, 5);
+    input = {random_tensor({1, rows, 32}, 4, type)};
+    targets = {random_tokens({1, rows}, vocabulary, 5)};
   }
 
   std::unique_ptr<Loss> head;
-  Tensors weights, gradients;
-  at::Tensor input, targets;
+  Tensors weights, gradients, input, targets;
 };
 
 }  // namespace
@@ -41,17 +40,17 @@ struct HeadBench {
 TEST(Gpt2Head, LossAndGradientsMatchAFloat64Reference) {
   for (const auto& [rows, vocabulary] : {std::pair<int64_t, int64_t>{50, 97}, {700, 40'000}}) {
     HeadBench bench(rows, vocabulary);
-    bench.targets[0][3] = -1;  // does not count
+    bench.targets[0][0][3] = -1;  // does not count
     Tensors wide;
     for (const at::Tensor& weight : bench.weights) {
       wide.push_back(weight.to(at::kDouble).set_requires_grad(true));
     }
-    const at::Tensor x = bench.input.to(at::kDouble).set_requires_grad(true);
+    const at::Tensor x = bench.input[0].to(at::kDouble).set_requires_grad(true);
     const at::Tensor logits =
         at::matmul(at::layer_norm(x, {32}, wide[0], wide[1], 1e-5), wide[2].t());
     const double scale = 0.37;
     const at::Tensor sum = at::cross_entropy_loss(
-        logits[0], bench.targets[0], {}, at::Reduction::Sum, /*ignore_index=*/-1);
+        logits[0], bench.targets[0][0], {}, at::Reduction::Sum, /*ignore_index=*/-1);
     (sum * scale).backward();
 
     const Loss::Result result =
@@ -61,7 +60,7 @@ TEST(Gpt2Head, LossAndGradientsMatchAFloat64Reference) {
         bench.head->evaluate(bench.weights, bench.input, bench.targets) / sum.item<double>(),
         1,
         1e-6);
-    EXPECT_LT(relative_error(result.input_gradient, x.grad()), 3e-6);
+    EXPECT_LT(relative_error(result.input_gradients[0], x.grad()), 3e-6);
     for (size_t i = 0; i < wide.size(); ++i) {
       EXPECT_LT(relative_error(bench.gradients[i], wide[i].grad()), 3e-6) << i;
     }
@@ -85,28 +84,28 @@ TEST(LlamaHead, LossAndGradientsMatchAFloat64Reference) {
   const at::Tensor sum = at::cross_entropy_loss(
       logits.flatten(0, 1), targets.flatten(), {}, at::Reduction::Sum, /*ignore_index=*/-1);
   (sum * 0.37).backward();
-  const Loss::Result result = head->backward(weights, gradients, input, targets, 0.37);
+  const Loss::Result result = head->backward(weights, gradients, {input}, {targets}, 0.37);
   EXPECT_NEAR(result.sum / sum.item<double>(), 1, 1e-6);
-  EXPECT_NEAR(head->evaluate(weights, input, targets) / sum.item<double>(), 1, 1e-6);
-  EXPECT_LT(relative_error(head->predict(weights, input), logits.detach()), 3e-6);
-  EXPECT_LT(relative_error(result.input_gradient, x.grad()), 3e-6);
+  EXPECT_NEAR(head->evaluate(weights, {input}, {targets}) / sum.item<double>(), 1, 1e-6);
+  EXPECT_LT(relative_error(head->predict(weights, {input}), logits.detach()), 3e-6);
+  EXPECT_LT(relative_error(result.input_gradients[0], x.grad()), 3e-6);
   for (size_t i = 0; i < wide.size(); ++i) {
     EXPECT_LT(relative_error(gradients[i], wide[i].grad()), 3e-6) << i;
   }
-  EXPECT_EQ(head->count(targets), 49);
+  EXPECT_EQ(head->count({targets}), 49);
 }
 
 TEST(Gpt2Head, Bfloat16StaysNearFloat32) {
   HeadBench narrow(60, 200, at::kBFloat16);
   HeadBench wide(60, 200);
-  wide.input = narrow.input.to(at::kFloat);
+  wide.input = {narrow.input[0].to(at::kFloat)};
   wide.weights[2] = narrow.weights[2].to(at::kFloat);
   const Loss::Result a =
       narrow.head->backward(narrow.weights, narrow.gradients, narrow.input, narrow.targets, 1);
   const Loss::Result b =
       wide.head->backward(wide.weights, wide.gradients, wide.input, wide.targets, 1);
   EXPECT_NEAR(a.sum / b.sum, 1, 1e-2);
-  EXPECT_LT(relative_error(a.input_gradient, b.input_gradient), 3e-2);
+  EXPECT_LT(relative_error(a.input_gradients[0], b.input_gradients[0]), 3e-2);
   EXPECT_LT(relative_error(narrow.gradients[2], wide.gradients[2]), 3e-2);
 }
 

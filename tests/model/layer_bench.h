@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -21,6 +22,7 @@
 #include "penstock/model/llama/llama.h"
 #include "penstock/model/module_layer.h"
 
+#include "model/llama_reference.h"
 #include "support/random_tensor.h"
 
 namespace penstock::model {
@@ -64,8 +66,9 @@ inline std::unique_ptr<Layer> make_bench_layer(const LayerCase& test_case) {
                          .hidden = 80,
                          .context = shape.context + 12,  // sequences are shorter
                          .vocabulary = shape.vocabulary,
-                         .rope_theta = 100,
-                         .rope_scaling = {.factor = 8, .original_context = 16}};
+                         .rope_theta = test::kReferenceTheta,
+                         .rope_scaling = {.factor = test::kReferenceFactor,
+                                          .original_context = test::kReferenceContext}};
   if (name == "llama_embedding") {
     return make_llama_embedding(llama);
   }
@@ -83,12 +86,18 @@ inline std::unique_ptr<Layer> make_bench_layer(const LayerCase& test_case) {
                                 torch::nn::LayerNorm(torch::nn::LayerNormOptions({2 * width})),
                                 torch::nn::Tanh(),
                                 torch::nn::Linear(2 * width, width));
-    return make_module_layer("chain", chain.ptr(), [chain](const at::Tensor& x) {
-      return x + at::Tensor(chain.ptr()->forward(x));
+    return make_module_layer("chain", chain.ptr(), [chain](const Tensors& x) {
+      return Tensors{x[0] + at::Tensor(chain.ptr()->forward(x[0]))};
     });
   }
   if (name == "module_embedding") {
     return module_layer("table", torch::nn::Embedding(shape.vocabulary, width));
+  }
+  if (name == "module_dropout") {
+    return module_layer("dropout",
+                        torch::nn::Sequential(torch::nn::Linear(width, width),
+                                              torch::nn::Dropout(test_case.dropout),
+                                              torch::nn::Tanh()));
   }
   PENSTOCK_CHECK(name == "module_tanh", "no such layer: ", name);
   return module_layer("tanh", torch::nn::Tanh());
@@ -145,6 +154,8 @@ struct LayerBench {
     input = {input[0].flip({0, 1}).contiguous()};
     output_gradient = {output_gradient[0].flip({1, 2}).contiguous()};
   }
+
+  Shapes input_shapes() const { return {{input[0].sizes().vec(), input[0].scalar_type()}}; }
 
   int32_t num_ways() const { return static_cast<int32_t>(layer->ways().size()); }
   const Way& way(int32_t index) const { return layer->ways()[static_cast<size_t>(index)]; }

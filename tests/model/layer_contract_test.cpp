@@ -11,6 +11,7 @@
 #include "penstock/model/dropout.h"
 
 #include "model/layer_bench.h"
+#include "model/llama_reference.h"
 
 namespace penstock::model {
 
@@ -35,19 +36,20 @@ TEST_P(LayerContract, KeepingDoesNotChangeABit) {
 TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
   LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
-  const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
+  const Shapes shapes = bench.input_shapes();
   for (int32_t way = 0; way < static_cast<int32_t>(bench.layer->ways().size()); ++way) {
     SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
-    const LayerSize size = bench.layer->size_for(shape, bench.type, way);
+    const LayerSize size = bench.layer->size_for(shapes, bench.type, way);
     const int64_t before = memory::usage().current_bytes;
     Saved saved{.way = way};
     Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
     EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes);
-    EXPECT_EQ(output[0].sizes().vec(), size.output.sizes);
-    EXPECT_EQ(output[0].scalar_type(), size.output.type);
+    ASSERT_EQ(size.outputs.size(), output.size());
+    EXPECT_EQ(output[0].sizes().vec(), size.outputs[0].sizes);
+    EXPECT_EQ(output[0].scalar_type(), size.outputs[0].type);
     if (!bench.layer->ways()[static_cast<size_t>(way)].needs_output) {
       output.clear();
-      EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - size.output.bytes());
+      EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - bytes_of(size.outputs));
     }
   }
 }
@@ -79,12 +81,12 @@ TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
     GTEST_SKIP() << "this kind of layer needs its output";
   }
   bench.backward();
-  const TensorShape shape{bench.input[0].sizes().vec(), bench.input[0].scalar_type()};
-  const LayerSize size = bench.layer->size_for(shape, bench.type);
+  const Shapes shapes = bench.input_shapes();
+  const LayerSize size = bench.layer->size_for(shapes, bench.type);
   const int64_t before = memory::usage().current_bytes;
   Saved saved{.without_output = true};
   EXPECT_TRUE(bench.layer->forward(bench.weights, bench.input, bench.pass, &saved).empty());
-  EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - size.output.bytes());
+  EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - bytes_of(size.outputs));
 }
 
 TEST_P(LayerContract, KeepsNothingWithoutSaved) {
@@ -130,6 +132,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"llama_mlp", at::kBFloat16, 0},
                                          LayerCase{"module", at::kFloat, 0},
                                          LayerCase{"module_chain", at::kFloat, 0},
+                                         LayerCase{"module_dropout", at::kFloat, 0.2},
                                          LayerCase{"module_embedding", at::kFloat, 0},
                                          LayerCase{"module_tanh", at::kFloat, 0}),
                          layer_case_name);
@@ -180,51 +183,12 @@ at::Tensor reference_embedding(const Tensors& w,
   return x * mask_like(x.sizes(), dropout, pass, /*site=*/0);
 }
 
-at::Tensor reference_rms_norm(const at::Tensor& x, const at::Tensor& scale) {
-  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-5) * scale;
-}
-
-// Hugging Face's: x cos + rotate_half(x) sin, with Llama 3.1's frequencies for theta = 100, a factor
-// of 8 and 16 tokens before.
-at::Tensor reference_rotary(const at::Tensor& x) {  // [B, H, T, D]
-  const int64_t tokens = x.size(2), half = x.size(3) / 2;
-  std::vector<double> frequencies;
-  for (int64_t i = 0; i < half; ++i) {
-    const double frequency = 1 / std::pow(100.0, 2.0 * double(i) / double(2 * half));
-    const double wavelength = 2 * M_PI / frequency;
-    const double smooth = (16 / wavelength - 1) / (4 - 1);
-    frequencies.push_back(wavelength < 16.0 / 4 ? frequency
-                          : wavelength > 16.0 / 1
-                              ? frequency / 8
-                              : (1 - smooth) * frequency / 8 + smooth * frequency);
-  }
-  const at::Tensor angles = at::outer(at::arange(tokens, at::kDouble), at::tensor(frequencies));
-  const at::Tensor all = at::cat({angles, angles}, 1);
-  const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
-  return x * all.cos() + turned * all.sin();
-}
-
 at::Tensor reference_llama_attention(const Tensors& w, const at::Tensor& x, double, const Pass&) {
-  const int64_t b = x.size(0), t = x.size(1), c = x.size(2), h = kBenchShape.heads, d = c / h;
-  const at::Tensor normed = reference_rms_norm(x, w[0]);
-  const auto heads = [&](const at::Tensor& weight) {
-    return at::matmul(normed, weight.t()).reshape({b, t, -1, d}).transpose(1, 2);
-  };
-  const at::Tensor query = reference_rotary(heads(w[1]));
-  const int64_t group = c / w[2].size(0);
-  const at::Tensor key = reference_rotary(heads(w[2])).repeat_interleave(group, 1);
-  const at::Tensor value = heads(w[3]).repeat_interleave(group, 1);
-  at::Tensor scores = at::matmul(query, key.transpose(2, 3)) / std::sqrt(double(d));
-  scores = scores.masked_fill(at::ones({t, t}, at::kBool).triu(1), -INFINITY);
-  const at::Tensor mixed =
-      at::matmul(at::softmax(scores, 3), value).transpose(1, 2).reshape({b, t, c});
-  return x + at::matmul(mixed, w[4].t());
+  return test::reference_llama_attention(w, x, kBenchShape.heads);
 }
 
 at::Tensor reference_llama_mlp(const Tensors& w, const at::Tensor& x, double, const Pass&) {
-  const at::Tensor normed = reference_rms_norm(x, w[0]);
-  const at::Tensor inner = at::silu(at::matmul(normed, w[1].t())) * at::matmul(normed, w[2].t());
-  return x + at::matmul(inner, w[3].t());
+  return test::reference_llama_mlp(w, x);
 }
 
 at::Tensor reference_llama_embedding(const Tensors& w,

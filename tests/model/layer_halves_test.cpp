@@ -35,10 +35,10 @@ class Unsplit final : public Layer {
                    const Pass& pass) const override {
     return whole_->backward(weights, gradients, input, std::move(saved), output_gradient, pass);
   }
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    return whole_->size_for(input, compute_type, way);
+    return whole_->size_for(inputs, compute_type, way);
   }
 
  private:
@@ -127,6 +127,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          LayerCase{"llama_mlp", at::kBFloat16, 0},
                                          LayerCase{"module", at::kFloat, 0},
                                          LayerCase{"module_chain", at::kFloat, 0},
+                                         LayerCase{"module_dropout", at::kFloat, 0.2},
                                          LayerCase{"module_embedding", at::kFloat, 0},
                                          LayerCase{"module_tanh", at::kFloat, 0}),
                          layer_case_name);

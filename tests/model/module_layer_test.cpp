@@ -27,8 +27,8 @@ LossFunction squared_error() {
 
 Chain make_two_layers(torch::nn::Linear first, torch::nn::Linear second) {
   Chain chain;
-  chain.add(make_module_layer("first", first.ptr(), [first](const at::Tensor& x) {
-    return at::tanh(first.ptr()->forward(x));
+  chain.add(make_module_layer("first", first.ptr(), [first](const Tensors& x) {
+    return Tensors{at::tanh(first.ptr()->forward(x[0]))};
   }));
   chain.add(module_layer("second", second));
   chain.end_with(function_loss("squared", squared_error()));
@@ -47,7 +47,8 @@ TEST(ModuleLayer, GradientsEqualThoseOfAutogradOverTheWholeModel) {
 
   const Chain chain = make_two_layers(first, second);
   Parameters parameters(chain, at::kFloat, 0);
-  const double mean = run::accumulate_gradients(chain, parameters, {x, target});
+  const double mean =
+      run::accumulate_gradients(chain, parameters, {.batch = {{"inputs", x}, {"targets", target}}});
   EXPECT_NEAR(mean, loss.item<double>(), 1e-6);
   ASSERT_EQ(parameters.all().size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
@@ -84,18 +85,175 @@ TEST(ModuleLayer, NamesParametersByLayerAndStartsFromTheModule) {
   EXPECT_FALSE(parameters.find("second.bias")->spec.has_weight_decay);
 }
 
-TEST(ModuleLayer, RefusesModulesThatAreNoPureFunction) {
-  const auto refusal = [](std::shared_ptr<torch::nn::Module> module) -> std::string {
-    try {
-      make_module_layer("odd", std::move(module), nullptr);
-    } catch (const ConfigError& error) {
-      return error.what();
+namespace {
+
+Tensors weights_of(const Layer& layer) {
+  Tensors weights;
+  for (const ParameterSpec& spec : layer.parameters()) {
+    weights.push_back(spec.given);
+  }
+  return weights;
+}
+
+at::Tensor dropped(const Layer& layer, const Pass& pass, bool keeps = false) {
+  Saved saved;
+  return layer.forward(weights_of(layer), {at::ones({8, 64})}, pass, keeps ? &saved : nullptr)[0];
+}
+
+// Moves by what it is given, and adds where it is.
+struct CounterImpl : torch::nn::Module {
+  CounterImpl() : total(register_buffer("total", at::zeros({1}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    if (is_training()) {
+      total.add_(x.detach().sum());
     }
-    return "";
+    return x + total;
+  }
+  at::Tensor total;
+};
+TORCH_MODULE(Counter);
+
+float value_of(const at::Tensor& tensor) {
+  return tensor.item<float>();
+}
+
+}  // namespace
+
+TEST(ModuleLayer, DropoutDrawsByThePassAlone) {
+  const auto layer = module_layer("drop", torch::nn::Dropout(0.5));
+  EXPECT_TRUE(layer->is_random());
+  const Pass pass{.seed = 1, .step = 2, .first_sample = 3, .layer = 4};
+  const at::Tensor first = dropped(*layer, pass);
+  EXPECT_TRUE(first.eq(0).any().item<bool>());
+  EXPECT_TRUE(first.eq(2).any().item<bool>());
+  std::vector<Pass> others(4, pass);
+  others[0].seed = 2;
+  others[1].step = 3;
+  others[2].first_sample = 4;
+  others[3].layer = 5;
+  for (const Pass& other : others) {
+    EXPECT_FALSE(at::equal(dropped(*layer, other), first));
+  }
+  // Whatever else has drawn since, and whether or not it keeps.
+  at::manual_seed(99);
+  at::rand({17});
+  EXPECT_TRUE(at::equal(dropped(*layer, pass), first));
+  EXPECT_TRUE(at::equal(dropped(*layer, pass, /*keeps=*/true), first));
+  // Another layer like it, as another rank has.
+  EXPECT_TRUE(at::equal(dropped(*module_layer("drop", torch::nn::Dropout(0.5)), pass), first));
+  // Numbers are not of the sum of what they come from.
+  EXPECT_FALSE(
+      at::equal(dropped(*layer, {.seed = 1, .step = 3, .first_sample = 2, .layer = 4}), first));
+  Pass evaluation = pass;
+  evaluation.is_training = false;
+  EXPECT_TRUE(at::equal(dropped(*layer, evaluation), at::ones({8, 64})));
+}
+
+TEST(ModuleLayer, DropoutGoesBackThroughTheMaskOfItsForward) {
+  const auto layer =
+      module_layer("odd", torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5)));
+  const Tensors weights = weights_of(*layer);
+  const Pass pass{.seed = 7, .layer = 1};
+  Saved saved;
+  const Tensors input{test::random_tensor({6, 4}, 1)};
+  const at::Tensor output = layer->forward(weights, input, pass, &saved)[0];
+  Tensors gradients{at::zeros({4, 4}), at::zeros({4})};
+  const Tensors back =
+      layer->backward(weights, gradients, input, std::move(saved), {at::ones({6, 4})}, pass);
+  const at::Tensor mask = output.ne(0).to(at::kFloat) * 2;
+  EXPECT_LT(test::relative_error(back[0], at::matmul(mask, weights[0])), 1e-6);
+  EXPECT_LT(test::relative_error(gradients[0], at::matmul(mask.t(), input[0])), 1e-6);
+  EXPECT_LT(test::relative_error(gradients[1], mask.sum(0)), 1e-6);
+}
+
+TEST(ModuleLayer, KnowsWhetherAFunctionDraws) {
+  const auto draws =
+      function_layer("noise", [](const Tensors& x) { return Tensors{x[0] + at::rand_like(x[0])}; });
+  const auto pure = function_layer("twice", [](const Tensors& x) { return Tensors{2 * x[0]}; });
+  for (const auto* layer : {&draws, &pure}) {
+    (*layer)->size_for({{{2, 3}, at::kFloat}}, at::kFloat);
+  }
+  EXPECT_TRUE(draws->is_random());
+  EXPECT_FALSE(pure->is_random());
+  const Pass pass{.seed = 3};
+  EXPECT_TRUE(at::equal(dropped(*draws, pass), dropped(*draws, pass)));
+}
+
+TEST(ModuleLayer, BuffersAreItsStateUnderItsName) {
+  torch::nn::Sequential module(torch::nn::Linear(3, 3), torch::nn::BatchNorm1d(3));
+  const auto layer = module_layer("odd", module);
+  std::vector<std::string> names;
+  for (const StateSpec& spec : layer->state()) {
+    names.push_back(spec.name);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "odd.1.running_mean", "odd.1.running_var", "odd.1.num_batches_tracked"}));
+  EXPECT_TRUE(at::equal(layer->state()[1].initial, at::ones({3})));
+  EXPECT_EQ(layer->state()[2].initial.scalar_type(), at::kLong);
+  EXPECT_EQ(layer->parameters().size(), 4U);
+  EXPECT_FALSE(layer->is_random());
+}
+
+TEST(ModuleLayer, AForwardChangesTheNextStateAndNeverTheCurrent) {
+  const auto layer = module_layer("count", Counter());
+  ASSERT_EQ(layer->state().size(), 1U);
+  const Tensors current{at::full({1}, 10.0F)}, input{at::ones({4, 1})};
+  Tensors next{current[0].clone()};
+  const LayerState changes{current, next}, leaves_no_trace{current, {}};
+  const auto forward = [&](const LayerState* state, bool is_training, Saved* saved = nullptr) {
+    const Pass pass{.is_training = is_training, .state = state};
+    return value_of(layer->forward({}, input, pass, saved)[0][0][0]);
   };
-  torch::nn::Sequential with_dropout(torch::nn::Linear(2, 2), torch::nn::Dropout(0.5));
-  EXPECT_NE(refusal(with_dropout.ptr()).find("Dropout"), std::string::npos);
-  EXPECT_NE(refusal(torch::nn::BatchNorm1d(3).ptr()).find("running_mean"), std::string::npos);
+  // One micro-batch goes on from where the one before ended.
+  Saved saved;
+  EXPECT_EQ(forward(&changes, true, &saved), 15);
+  EXPECT_EQ(forward(&changes, true), 19);
+  EXPECT_EQ(value_of(next[0]), 18);
+  // One that is run again, and an evaluation, leave no trace.
+  EXPECT_EQ(forward(&leaves_no_trace, true), 15);
+  EXPECT_EQ(forward(&leaves_no_trace, false), 11);
+  EXPECT_EQ(forward(nullptr, false), 1) << "as the module was at first";
+  EXPECT_EQ(value_of(current[0]), 10);
+  EXPECT_EQ(value_of(next[0]), 18);
+}
+
+TEST(ModuleLayer, BatchNormTrainsLikeTheModuleAlone) {
+  torch::nn::Linear first(5, 7);
+  torch::nn::BatchNorm1d norm(7), alone(7);
+  const at::Tensor weight = first->weight.detach().clone(), bias = first->bias.detach().clone();
+  const at::Tensor x = test::random_tensor({8, 5}, 1), target = test::random_tensor({8, 7}, 2);
+  for (const int64_t half : {0, 4}) {
+    alone(at::linear(x.narrow(0, half, 4), weight, bias));
+  }
+
+  Chain chain;
+  chain.add(module_layer("first", first));
+  chain.add(module_layer("norm", norm));
+  chain.end_with(function_loss("squared", squared_error()));
+  Parameters parameters(chain, at::kFloat, 0);
+  ASSERT_TRUE(parameters.has_state());
+  const auto state = [&](size_t i) { return parameters.states()[1].current[i]; };
+  ASSERT_EQ(parameters.states()[1].names[0], "norm.running_mean");
+  run::accumulate_gradients(
+      chain, parameters, {.batch = {{"inputs", x}, {"targets", target}}, .micro_batches = 2});
+  parameters.commit_state();
+  EXPECT_LT(test::relative_error(state(0), alone->running_mean), 1e-6);
+  EXPECT_LT(test::relative_error(state(1), alone->running_var), 1e-6);
+  EXPECT_EQ(state(2).item<int64_t>(), 2);
+  // An evaluation takes the statistics that there are.
+  alone->eval();
+  EXPECT_LT(test::relative_error(run::predict(chain, parameters, {{"inputs", x}}),
+                                 alone(at::linear(x, weight, bias)).detach()),
+            1e-6);
+  EXPECT_EQ(state(2).item<int64_t>(), 2);
+}
+
+TEST(ModuleLayer, RefusesAParameterThatLearnsNothing) {
+  torch::nn::Linear linear(2, 2);
+  linear->bias.set_requires_grad(false);
+  EXPECT_EQ(test::error_text<ConfigError>([&] { module_layer("odd", linear); }),
+            "layer odd: parameter bias requires no gradient; make it a buffer, or let it learn");
 }
 
 // Weights are handed in at each call: the module holds no copy of its own.
@@ -104,9 +262,9 @@ TEST(ModuleLayer, SeesChangedWeights) {
   const Chain chain = make_two_layers(first, second);
   Parameters parameters(chain, at::kFloat, 0);
   const at::Tensor x = test::random_tensor({4, 5}, 1);
-  const at::Tensor before = run::predict(chain, parameters, x).clone();
+  const at::Tensor before = run::predict(chain, parameters, {{"inputs", x}}).clone();
   parameters.flat_weights().mul_(2);
-  const at::Tensor after = run::predict(chain, parameters, x);
+  const at::Tensor after = run::predict(chain, parameters, {{"inputs", x}});
   EXPECT_FALSE(at::allclose(before, after));
 }
 

@@ -13,6 +13,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/model/gpt2/gpt2.h"
+#include "penstock/model/llama/llama.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/run/plain_step.h"
 
@@ -35,6 +36,33 @@ TEST(Parameters, Gpt2SizesHaveTheirPublishedCounts) {
   EXPECT_EQ(count_of(24, 1024, 16), 354'823'168);
   EXPECT_EQ(count_of(36, 1280, 20), 774'030'080);
   EXPECT_EQ(count_of(48, 1600, 25), 1'557'611'200);
+}
+
+// The layers' own; llama_facts_test.cpp has those that are counted without layers.
+TEST(Parameters, LlamaSizesHaveTheirPublishedCounts) {
+  EXPECT_EQ(make_llama({.layers = 22, .width = 2048, .heads = 32, .kv_heads = 4, .hidden = 5632})
+                .parameter_count(),
+            1'100'048'384);  // TinyLlama
+  EXPECT_EQ(make_llama({.layers = 16,
+                        .width = 2048,
+                        .heads = 32,
+                        .kv_heads = 8,
+                        .hidden = 8192,
+                        .vocabulary = 128256,
+                        .is_tied = true})
+                .parameter_count(),
+            1'235'814'400);  // Llama 3.2, 1B
+  EXPECT_EQ(make_llama({.layers = 32, .width = 4096, .heads = 32, .kv_heads = 32, .hidden = 11008})
+                .parameter_count(),
+            6'738'415'616);  // Llama 2, 7B
+  EXPECT_EQ(make_llama({.layers = 32,
+                        .width = 4096,
+                        .heads = 32,
+                        .kv_heads = 8,
+                        .hidden = 14336,
+                        .vocabulary = 128256})
+                .parameter_count(),
+            8'030'261'248);  // Llama 3, 8B
 }
 
 TEST(Parameters, AreAlignedViewsOfTheFlatBuffers) {
@@ -227,8 +255,8 @@ class Bare final : public Layer {
       const override {
     return gradient;
   }
-  LayerSize size_for(const TensorShape& input, at::ScalarType, int32_t) const override {
-    return {input, 0};
+  LayerSize size_for(const Shapes& inputs, at::ScalarType, int32_t) const override {
+    return {inputs, 0};
   }
 
  private:
@@ -364,8 +392,13 @@ TEST(PlainStep, MicroBatchesDrawTheSameDropout) {
   std::vector<at::Tensor> gradients;
   for (const int64_t micro_batches : {1, 2, 8}) {
     Parameters parameters(chain, at::kFloat, 1);
-    losses.push_back(run::accumulate_gradients(
-        chain, parameters, {inputs, targets, 40, micro_batches, /*seed=*/9, /*step=*/3}));
+    losses.push_back(run::accumulate_gradients(chain,
+                                               parameters,
+                                               {.batch = {{"inputs", inputs}, {"targets", targets}},
+                                                .first_sample = 40,
+                                                .micro_batches = micro_batches,
+                                                .seed = 9,
+                                                .step = 3}));
     gradients.push_back(parameters.flat_gradients());
   }
   for (size_t i = 1; i < losses.size(); ++i) {
@@ -384,7 +417,8 @@ TEST(PlainStep, RefusesWhatTheKernelsWouldMisread) {
                                         std::pair{good, wide.narrow(1, 1, 24)},
                                         std::pair{beyond, good},
                                         std::pair{good, beyond}}) {
-    EXPECT_THROW(run::accumulate_gradients(chain, parameters, {inputs, targets}), InternalError);
+    const run::StepInput input{.batch = {{"inputs", inputs}, {"targets", targets}}};
+    EXPECT_THROW(run::accumulate_gradients(chain, parameters, input), InternalError);
   }
 }
 
@@ -396,8 +430,10 @@ TEST(PlainStep, MicroBatchesWeighByTheirTargets) {
   targets.narrow(0, 0, 1).fill_(-1);
   targets[1].narrow(0, 5, 19).fill_(-1);
   Parameters whole(chain, at::kFloat, 1), cut(chain, at::kFloat, 1);
-  const double a = run::accumulate_gradients(chain, whole, {inputs, targets, 0, 1});
-  const double b = run::accumulate_gradients(chain, cut, {inputs, targets, 0, 4});
+  run::StepInput input{.batch = {{"inputs", inputs}, {"targets", targets}}};
+  const double a = run::accumulate_gradients(chain, whole, input);
+  input.micro_batches = 4;
+  const double b = run::accumulate_gradients(chain, cut, input);
   EXPECT_NEAR(a / b, 1, 1e-6);
   EXPECT_LT(test::relative_error(cut.flat_gradients(), whole.flat_gradients()), 1e-5);
 }

@@ -1,4 +1,4 @@
-// The updates themselves are checked against PyTorch in tests/model/gpt2_reference_test.cpp and
+// The updates themselves are checked against PyTorch in tests/model/reference_test.cpp and
 // against formulas in tests/kernels; here what lies around them.
 #include "penstock/optim/optimizer.h"
 

@@ -238,6 +238,7 @@ TEST(CostTable, IsTheSameAfterWritingAndReading) {
     }
     const std::string text = format_costs(table);
     const CostTable again = parse_costs(text, "costs.json");
+    EXPECT_EQ(again.carried, table.carried);
     expect_same(again, table);
     EXPECT_EQ(format_costs(again), text);
   }
@@ -431,6 +432,42 @@ TEST(CostTable, AGradientMayBeOfAnotherSizeThanItsTensor) {
   const CostTable usual = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
   EXPECT_EQ(usual.layers[0].input_gradient(), 4);
   EXPECT_EQ(usual.layers[0].output_gradient(), 8);
+}
+
+TEST(CostTable, RefusesCarriedElementsThatCannotBe) {
+  const auto carried_error = [](const std::string& fields) {
+    return error_of(R"({"layers": [{"input_bytes": 4, "output_bytes": 4, "saved_bytes": 9, )" +
+                    kTimes + R"(}, {"input_bytes": 4, "output_bytes": 4, "saved_bytes": 9, )" +
+                    kTimes + R"(}], "carried": [)" + fields + "]}");
+  };
+  const std::string where = "costs.json: carried element 0 ";
+  EXPECT_EQ(carried_error("4"), where + "is not an object");
+  EXPECT_EQ(carried_error(R"({"readers": [1]})"), where + "has no bytes");
+  EXPECT_EQ(carried_error(R"({"bytes": 4})"), where + "has no readers");
+  EXPECT_EQ(carried_error(R"({"bytes": -4, "readers": [1]})"),
+            where + "bytes = -4 is not a whole number of bytes, 0 or more");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": [0]})"),
+            where + "is read by no layer but the next; that is part of the layer's output");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "born": 0, "readers": [1]})"),
+            where + "is read by no layer but the next; that is part of the layer's output");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": []})"),
+            where + "is read by no layer but the next; that is part of the layer's output");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": [3]})"),
+            where + "a reader = 3 is not the number of a layer, 0 to 2");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": ["loss"]})"),
+            where + "a reader = \"loss\" is not the number of a layer, 0 to 2");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "born": 2, "readers": [1]})"),
+            where + "born = 2 is not the number of a layer, 0 to 1");
+  EXPECT_EQ(
+      carried_error(R"({"bytes": 4, "born": 0, "readers": [2, 1]})"),
+      where +
+          "has the reader 1 after layer 2; readers come after the layer that makes it, and rise");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": [1], "gradient_bytes": 4})"),
+            where + "comes with the batch (it has no born) and has gradient_bytes");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": [1], "gradientbytes": 4})"),
+            where + "has the unknown key \"gradientbytes\"; did you mean gradient_bytes?");
+  EXPECT_EQ(carried_error(R"({"bytes": 4, "readers": [1]}, {"name": "element 0"})"),
+            "costs.json: carried element 1 has the name \"element 0\"; each has a name of its own");
 }
 
 TEST(CostTable, PointsOutAKeyThatItDoesNotKnow) {

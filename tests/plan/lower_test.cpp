@@ -158,6 +158,10 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
         EXPECT_EQ(value.bytes, 0);
         EXPECT_EQ(value.version, 0);
         break;
+      case ValueKind::Carried:
+      case ValueKind::CarriedGradient:
+        ADD_FAILURE() << "nothing is carried here";
+        break;
       case ValueKind::WeightWork:
         ADD_FAILURE() << "backward is whole here";
         break;

@@ -69,7 +69,7 @@ TEST(Operations, SimpleSchedulesAreSoundForEveryLength) {
   Dice dice(50);
   for (int64_t layers = 1; layers <= 50; ++layers) {
     SCOPED_TRACE(cat(layers, " layers"));
-    const CostTable table = test::rich_chain(dice, layers, {.has_held = false});
+    const CostTable table = test::rich_chain(dice, layers, {.has_held = false, .most_carried = 0});
     for (const Operations& operations :
          {keep_everything(table), recompute_everything(table), recompute_segments(table)}) {
       test::expect_contract(table, operations);

@@ -53,7 +53,35 @@ struct RichOptions {
   int64_t most_ways = 3;
   bool has_cheap_recompute = true;  // recompute_s below forward_s
   bool has_held = true;
+  int64_t most_carried = 3;
 };
+
+// Elements that other layers than the next read: of the batch and of layers, with and without
+// gradients, read by the loss, too.
+inline std::vector<plan::CarriedCost> random_carried(Dice& dice,
+                                                     int64_t layers,
+                                                     int64_t most_size,
+                                                     int64_t most) {
+  std::vector<plan::CarriedCost> all;
+  for (int64_t i = dice.between(0, most); i > 0; --i) {
+    plan::CarriedCost one{.element = {.name = "element" + std::to_string(i)},
+                          .bytes = dice.between(1, most_size)};
+    program::Carried& element = one.element;
+    element.born = dice.chance(35) ? -1 : static_cast<int32_t>(dice.between(0, layers - 1));
+    const int64_t percent = dice.between(10, 90);
+    for (int32_t reader = element.born + 1; reader <= layers; ++reader) {
+      if (dice.chance(percent)) {
+        element.readers.push_back(reader);
+      }
+    }
+    element.has_gradient = element.born >= 0 && dice.chance(60);
+    one.gradient_bytes = element.has_gradient ? dice.between(1, 2 * most_size) : 0;
+    if (!element.readers.empty() && element.readers != std::vector{element.born + 1}) {
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
+}
 
 // Everything that a cost table can say: several ways, backwards that need no output and forwards
 // that leave it out, backwards that free before they make, costs beside the chain.
@@ -104,6 +132,9 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
     table.held = {{"parameters", dice.between(0, 9 * unit)}, {"state", dice.between(0, unit)}};
     table.clear_s = static_cast<double>(dice.between(0, 3));
     table.step_s = static_cast<double>(dice.between(0, 3));
+  }
+  if (options.most_carried > 0 && dice.chance(50)) {
+    table.carried = random_carried(dice, layers, unit, options.most_carried);
   }
   return table;
 }

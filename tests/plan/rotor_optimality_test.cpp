@@ -129,8 +129,10 @@ TEST(RotorOptimality, HoldsWithSeveralWaysOfKeepingAndOutputsLeftOut) {
   Dice dice(20210701);
   Comparison sum;
   for (int i = 0; i < 1500 && !HasFailure(); ++i) {
-    const CostTable table = test::rich_chain(
-        dice, dice.between(1, 4), {.most_size = 6, .most_ways = 2, .has_held = false});
+    const CostTable table =
+        test::rich_chain(dice,
+                         dice.between(1, 4),
+                         {.most_size = 6, .most_ways = 2, .has_held = false, .most_carried = 0});
     SCOPED_TRACE(cat("chain ", i, ": ", format_costs(table)));
     compare(table, dice, Recurrence::SweepGuard::UntilStop, sum);
   }

@@ -38,9 +38,11 @@ std::vector<int32_t> random_cuts(Dice& dice, int32_t layers, int32_t stages) {
   return cuts;
 }
 
-CostTable random_chain(Dice& dice, int64_t layers) {
-  return dice.chance(60) ? test::small_chain(dice, layers)
-                         : test::rich_chain(dice, layers, {.most_size = 6, .most_ways = 2});
+CostTable random_chain(Dice& dice, int64_t layers, int64_t most_carried) {
+  return dice.chance(60)
+             ? test::small_chain(dice, layers)
+             : test::rich_chain(
+                   dice, layers, {.most_size = 6, .most_ways = 2, .most_carried = most_carried});
 }
 
 // A pipeline to plan, with limits between the least and what keeping everything takes.
@@ -59,13 +61,15 @@ struct Case {
   }
 };
 
-Case random_case(Dice& dice, Kind kind, int32_t most_layers) {
+Case random_case(Dice& dice, Kind kind, int32_t most_layers, int64_t most_carried = 3) {
   const int32_t ranks = static_cast<int32_t>(dice.between(1, 4));
   schedule::Schedule schedule =
       make_schedule(kind, ranks, static_cast<int32_t>(dice.between(1, 7)), 2);
   const int32_t stages = schedule.stages();
   const int32_t layers = static_cast<int32_t>(dice.between(stages, std::max(stages, most_layers)));
-  Case one{random_chain(dice, layers), std::move(schedule), random_cuts(dice, layers, stages)};
+  Case one{random_chain(dice, layers, most_carried),
+           std::move(schedule),
+           random_cuts(dice, layers, stages)};
   const SlotsAnswer kept = one.solve(SlotMode::KeepAll, {});
   const SlotsAnswer least =
       one.solve(SlotMode::Apart, std::vector<int64_t>(static_cast<size_t>(ranks), 0));
@@ -109,7 +113,7 @@ TEST(Slots, AreSeldomSlowerThanTheBestOfAllAssignments) {
     const int32_t layers = static_cast<int32_t>(dice.between(stages, 5));
     const bool is_gpipe = dice.chance(50);
     const int32_t micro_batches = static_cast<int32_t>(dice.between(2, is_gpipe ? 3 : 4));
-    const Case one{random_chain(dice, layers),
+    const Case one{random_chain(dice, layers, 0),
                    make_schedule(is_gpipe ? Kind::GPipe : Kind::OneFOneB, stages, micro_batches),
                    random_cuts(dice, layers, stages)};
     SCOPED_TRACE(format_costs(one.table));
@@ -235,7 +239,7 @@ TEST(Slots, TakeTheSecondsOfTheSchedulesClock) {
   Dice dice(35);
   for (int i = 0; i < 15 && !HasFailure(); ++i) {
     for (const Kind kind : kAllKinds) {
-      const Case one = random_case(dice, kind, 8);
+      const Case one = random_case(dice, kind, 8, 0);
       const SlotsAnswer answer = choose_slots({.table = one.table,
                                                .schedule = one.schedule,
                                                .cuts = one.cuts,

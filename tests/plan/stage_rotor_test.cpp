@@ -17,10 +17,12 @@ namespace {
 
 using test::Dice;
 
-CostTable random_chain(Dice& dice, int64_t layers) {
-  CostTable table = dice.chance(50)
-                        ? test::small_chain(dice, layers)
-                        : test::rich_chain(dice, layers, {.most_size = 6, .most_ways = 2});
+CostTable random_chain(Dice& dice, int64_t layers, int64_t most_carried) {
+  CostTable table =
+      dice.chance(50)
+          ? test::small_chain(dice, layers)
+          : test::rich_chain(
+                dice, layers, {.most_size = 6, .most_ways = 2, .most_carried = most_carried});
   for (LayerCost& layer : table.layers) {
     layer.weight_extra_bytes = dice.between(0, 2);
   }
@@ -55,7 +57,7 @@ TEST(StageRotor, IsTheFastestOfAllOperationsThatFit) {
   int feasible = 0;
   for (int i = 0; i < 400 && !HasFailure(); ++i) {
     const int32_t layers = static_cast<int32_t>(dice.between(1, 5));
-    const CostTable table = random_chain(dice, layers);
+    const CostTable table = random_chain(dice, layers, 0);
     int32_t stage = 0;
     const std::vector<int32_t> cuts = random_cuts(dice, layers, stage);
     const bool splits = dice.chance(30);
@@ -83,6 +85,31 @@ TEST(StageRotor, IsTheFastestOfAllOperationsThatFit) {
     }
   }
   EXPECT_GT(feasible, 3000);
+}
+
+TEST(StageRotor, FitsItsRoomWithCarriedElementsToo) {
+  Dice dice(12);
+  int feasible = 0;
+  for (int i = 0; i < 1500 && !HasFailure(); ++i) {
+    const int32_t layers = static_cast<int32_t>(dice.between(2, 7));
+    const CostTable table = random_chain(dice, layers, 3);
+    int32_t stage = 0;
+    const std::vector<int32_t> cuts = random_cuts(dice, layers, stage);
+    const bool splits = dice.chance(50);
+    SCOPED_TRACE(cat("chain ", i, ", stage ", stage, ": ", format_costs(table)));
+    const StageRotor rotor(table, cuts, stage, splits);
+    const std::vector<StageChoice> all = rotor.choices();
+    for (const StageChoice& near : all) {
+      const StageRoom room{near.use.forward_peak + dice.between(0, 30),
+                           near.use.held + dice.between(0, 30),
+                           near.use.backward_peak + dice.between(0, 30)};
+      if (const auto answer = rotor.fastest(room)) {
+        ++feasible;
+        EXPECT_TRUE(fits(answer->use, room));
+      }
+    }
+  }
+  EXPECT_GT(feasible, 1000);
 }
 
 // Four micro-batches in flight at a stage of six layers: f = 1, b = 2, x = 1, everything kept 5
@@ -142,7 +169,7 @@ TEST(StageRotor, ItsChoicesMissLittle) {
   int missing = 0, total = 0;
   for (int i = 0; i < 300; ++i) {
     const int32_t layers = static_cast<int32_t>(dice.between(1, 4));
-    const CostTable table = random_chain(dice, layers);
+    const CostTable table = random_chain(dice, layers, 0);
     int32_t stage = 0;
     const std::vector<int32_t> cuts = random_cuts(dice, layers, stage);
     const auto choices = StageRotor(table, cuts, stage, false).choices();

@@ -18,7 +18,7 @@ namespace {
 plan::CostTable measure_small(const model::Chain& chain, const ProfileOptions& options) {
   model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
   const run::StepInput batch = test::token_batch(3, 1);
-  return measure(chain, parameters, batch.inputs, batch.targets, options);
+  return measure(chain, parameters, batch.batch, options);
 }
 
 // Counts how often it runs; costs nothing.
@@ -46,10 +46,8 @@ class CountingLayer final : public model::Layer {
                           const model::Pass&) const override {
     return {gradient[0].clone()};
   }
-  model::LayerSize size_for(const model::TensorShape& input,
-                            at::ScalarType,
-                            int32_t) const override {
-    return {input, input.bytes()};
+  model::LayerSize size_for(const model::Shapes& inputs, at::ScalarType, int32_t) const override {
+    return {{{inputs[0].sizes, inputs[0].type}}, model::bytes_of(inputs)};
   }
 
  private:
@@ -69,7 +67,8 @@ int runs_of_second(const std::string& kind) {
   }));
   model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
   const at::Tensor x = test::random_tensor({4, 4}, 1);
-  const plan::CostTable table = measure(chain, parameters, x, x, {.only_bytes = true});
+  const plan::CostTable table =
+      measure(chain, parameters, {{"inputs", x}, {"targets", x}}, {.only_bytes = true});
   EXPECT_GT(first, 0);
   EXPECT_EQ(table.layers[1].name, "second");
   EXPECT_EQ(table.layers[1].output_bytes, 64);
@@ -83,25 +82,26 @@ TEST(Profile, FindsTheBytesThatTheLayersPromise) {
     const model::Chain chain = test::small_gpt2(dropout);
     const plan::CostTable table = measure_small(chain, {.only_bytes = true});
     ASSERT_EQ(table.layers.size(), static_cast<size_t>(chain.size()));
-    model::TensorShape shape{{3, 20}, at::kLong};
+    model::Shapes shapes{{{3, 20}, at::kLong}};
     for (int64_t i = 0; i < chain.size(); ++i) {
       const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
       SCOPED_TRACE(cost.name);
       EXPECT_EQ(cost.name, chain.layer(i).name());
-      EXPECT_EQ(cost.input_bytes, shape.bytes());
-      EXPECT_EQ(cost.input_gradient(), shape.bytes()) << "nothing travels beside it on a CPU";
+      EXPECT_EQ(cost.input_bytes, model::bytes_of(shapes));
+      EXPECT_EQ(cost.input_gradient(), model::bytes_of(shapes))
+          << "nothing travels beside it on a CPU";
       for (size_t way = 0; way < cost.ways.size(); ++way) {
         const model::LayerSize size =
-            chain.layer(i).size_for(shape, at::kFloat, static_cast<int32_t>(way));
+            chain.layer(i).size_for(shapes, at::kFloat, static_cast<int32_t>(way));
         EXPECT_EQ(cost.ways[way].saved_bytes, size.kept_bytes);
         EXPECT_GE(cost.ways[way].forward_extra_bytes, 0);
         EXPECT_GE(cost.ways[way].recompute_extra_bytes, 0);
         EXPECT_GE(cost.ways[way].backward_extra_bytes, -cost.input_bytes);
         EXPECT_EQ(cost.ways[way].forward_s, 0) << "only bytes were asked for";
       }
-      shape = chain.layer(i).size_for(shape, at::kFloat).output;
-      EXPECT_EQ(cost.output_bytes, shape.bytes());
-      EXPECT_EQ(cost.output_gradient(), shape.bytes());
+      shapes = chain.layer(i).size_for(shapes, at::kFloat).outputs;
+      EXPECT_EQ(cost.output_bytes, model::bytes_of(shapes));
+      EXPECT_EQ(cost.output_gradient(), model::bytes_of(shapes));
     }
     EXPECT_EQ(table.target_bytes, 3 * 20 * 8);
   }

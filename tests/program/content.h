@@ -134,7 +134,10 @@ struct Content {
   program::ValueKind kind = program::ValueKind::Fixed;
   int32_t layer = -1, micro_batch = -1, replica = -1;  // of activations and the like
   int32_t mode = -1;                                   // of what a forward saved
-  Gradient gradient;                                   // a, b, g
+  int32_t element = -1;                                // of what is carried
+  std::vector<int32_t> parts = {};  // u: the readers that have added to it, in their order
+  std::vector<program::ValueId> lies_in = {};  // w: values that it may share memory with
+  Gradient gradient;                           // a, b, g
   std::vector<int32_t> updates;  // m, c, o, p: that each element has had; e: each unit
   std::vector<int32_t>
       seen;                // v: updates that each unit has had; a unit that is not in it: kAbsent

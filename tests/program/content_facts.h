@@ -44,6 +44,13 @@ class ContentFacts {
         units_at_[static_cast<size_t>(layer)].push_back(static_cast<int32_t>(unit));
       }
     }
+    for (const program::Carried& one : program.carried) {
+      const auto is_layer = [&](int32_t layer) { return layer >= 0 && layer <= loss_index(); };
+      if (one.born < -1 || one.born >= loss_index() ||
+          !std::all_of(one.readers.begin(), one.readers.end(), is_layer)) {
+        harm("an element is of layers that are not there");
+      }
+    }
     for (int32_t rank = 0; rank < num_ranks(); ++rank) {
       check_values(rank);
       find_work(rank);
@@ -97,6 +104,17 @@ class ContentFacts {
       }
     }
     return found;
+  }
+
+  const program::Carried& element(int32_t number) const {
+    return program_.carried[static_cast<size_t>(number)];
+  }
+  // Elements that a layer (or the loss) reads, and that it makes.
+  std::vector<int32_t> read_at(int32_t layer) const {
+    return elements_where([&](const program::Carried& one) { return has(one.readers, layer); });
+  }
+  std::vector<int32_t> born_at(int32_t layer) const {
+    return elements_where([&](const program::Carried& one) { return one.born == layer; });
   }
 
   // Units that have parameters of a layer, or of the loss.
@@ -153,6 +171,17 @@ class ContentFacts {
   }
 
  private:
+  template <typename Matches>
+  std::vector<int32_t> elements_where(const Matches& matches) const {
+    std::vector<int32_t> found;
+    for (size_t i = 0; i < program_.carried.size(); ++i) {
+      if (matches(program_.carried[i])) {
+        found.push_back(static_cast<int32_t>(i));
+      }
+    }
+    return found;
+  }
+
   int32_t update_of(const Gradient& gradient, size_t element, size_t first, size_t end) const {
     for (size_t update = 0; update < static_cast<size_t>(program_.updates); ++update) {
       if (gradient.is_exactly(element, update * batch(), (update + 1) * batch(), first, end)) {
@@ -207,6 +236,7 @@ class ContentFacts {
       };
       if ((info.has_unit && !is_within(value.unit, program_.units.size())) ||
           (info.has_layer && !is_within(value.layer, program_.layers.size() + 1)) ||
+          (info.has_element && !is_within(value.element, program_.carried.size())) ||
           (info.has_micro_batch && !is_within(value.micro_batch, micro_batches())) ||
           (info.has_label && !is_within(value.label, rank(number).labels.size()))) {
         harm("a value is of something that is not there");

@@ -64,7 +64,8 @@ class ContentInterpreter {
   }
 
  private:
-  using ChannelKey = std::tuple<int32_t, int32_t, ValueKind, int32_t>;  // from, to, kind, layer
+  // From, to, kind, layer, element.
+  using ChannelKey = std::tuple<int32_t, int32_t, ValueKind, int32_t, int32_t>;
   struct Message {
     ValueId id = -1;  // of the sender
     Content content;
@@ -201,13 +202,15 @@ class ContentInterpreter {
 
   // ---- Messages
 
-  // The value that is sent, or received; it is an activation or gradient of the layer that the
-  // instruction names.
+  // The value that is sent, or received; it is an activation or gradient of the layer, or the element,
+  // that the instruction names.
   ValueId moved_value(int32_t number, const Instruction& one) {
     const std::vector<ValueId>& list = one.op == Op::Send ? one.reads : one.makes;
     const ValueId id = rank(number).contents.find(list, [&](const Value& value) {
-      return (value.kind == ValueKind::Activation || value.kind == ValueKind::Gradient) &&
-             value.layer == one.layer && value.micro_batch == one.micro_batch;
+      return (value.kind == ValueKind::Activation || value.kind == ValueKind::Gradient ||
+              value.kind == ValueKind::Carried || value.kind == ValueKind::CarriedGradient) &&
+             value.layer == one.layer && value.element == one.element &&
+             value.micro_batch == one.micro_batch;
     });
     if (id < 0) {
       harm("moves nothing of its layer and micro-batch");
@@ -217,8 +220,8 @@ class ContentInterpreter {
   ChannelKey channel_of(int32_t number, const Instruction& one) {
     const Value& value = rank(number).contents.value(moved_value(number, one));
     const int32_t peer = one.resource.index;
-    return one.op == Op::Send ? ChannelKey{number, peer, value.kind, value.layer}
-                              : ChannelKey{peer, number, value.kind, value.layer};
+    return one.op == Op::Send ? ChannelKey{number, peer, value.kind, value.layer, value.element}
+                              : ChannelKey{peer, number, value.kind, value.layer, value.element};
   }
 
   void send(int32_t number, const Instruction& one) {

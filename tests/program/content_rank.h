@@ -35,9 +35,7 @@ class RankContents : public RankPreparation {
         go_backward(one);
         break;
       case Op::BackwardWeight:
-        check_place(one);
-        need(one, ValueKind::WeightWork, one.layer);
-        contribute(one, one.layer, {1});
+        go_backward_for_weights(one);
         break;
       case Op::Drop:
         break;

@@ -27,6 +27,17 @@ class RankLayers : public RankValues {
   int32_t updates_done() const { return updates_done_; }
 
  protected:
+  // What is left of the first half may lie in what that has read: it must be there.
+  void go_backward_for_weights(const Instruction& one) {
+    check_place(one);
+    for (const ValueId id : need(one, ValueKind::WeightWork, one.layer).lies_in) {
+      if (!has(one.reads, id)) {
+        harm("needs what may be gone");
+      }
+    }
+    contribute(one, one.layer, {1});
+  }
+
   void check_place(const Instruction& one) const {
     if (one.layer < 0 || one.layer >= facts_.loss_index()) {
       harm("there is no such layer");
@@ -63,8 +74,14 @@ class RankLayers : public RankValues {
   void forward(const Instruction& one) {
     check_place(one);
     need(one, ValueKind::Activation, one.layer);
+    need_carried(one, one.layer);
     meet_weights(one, one.layer);
     make_token(one, ValueKind::Activation, one.layer + 1);
+    for (const int32_t element : facts_.born_at(one.layer)) {
+      if (const ValueId id = find_carried(one.makes, ValueKind::Carried, element, one); id >= 0) {
+        make(one, id, carried_token(ValueKind::Carried, element, one));
+      }
+    }
     if (one.keep != program::kKeepNothing) {
       mode_of(one.layer, one.keep);
       make_token(one, ValueKind::Saved, one.layer, one.keep);
@@ -76,6 +93,8 @@ class RankLayers : public RankValues {
     const int32_t last = facts_.loss_index();
     need(one, ValueKind::Activation, last);
     need(one, ValueKind::Targets, -1);
+    need_carried(one, last);
+    add_parts(one, last);
     meet_weights(one, last);
     make_token(one, ValueKind::Gradient, last);
     contribute(one, last, {0, 1});
@@ -89,12 +108,20 @@ class RankLayers : public RankValues {
     if (mode_of(one.layer, mode).needs_output) {
       need(one, ValueKind::Activation, one.layer + 1);
     }
+    const std::vector<ValueId> carried = need_carried(one, one.layer);
+    for (const int32_t element : facts_.born_at(one.layer)) {
+      if (mode_of(one.layer, mode).needs_output) {
+        need_element(one, ValueKind::Carried, element);
+      }
+      need_all_parts(one, element);
+    }
+    add_parts(one, one.layer);
     meet_weights(one, one.layer);
     if (one.layer > 0) {
       make_token(one, ValueKind::Gradient, one.layer);
     }
     if (one.op == Op::BackwardInput) {
-      make_token(one, ValueKind::WeightWork, one.layer);
+      make_token(one, ValueKind::WeightWork, one.layer, -1, carried);
       contribute(one, one.layer, {0});
     } else {
       contribute(one, one.layer, {0, 1});
@@ -207,13 +234,86 @@ class RankLayers : public RankValues {
   int32_t updates_done_ = 0;
 
  private:
-  void make_token(const Instruction& one, ValueKind kind, int32_t layer, int32_t mode = -1) {
+  // ---- What is carried
+
+  ValueId find_carried(const std::vector<ValueId>& list,
+                       ValueKind kind,
+                       int32_t element,
+                       const Instruction& one) const {
+    return find(list, [&](const Value& value) {
+      return value.kind == kind && value.element == element && value.micro_batch == one.micro_batch;
+    });
+  }
+  Content carried_token(ValueKind kind, int32_t element, const Instruction& one) const {
+    Content made = token(kind, -1, one.micro_batch);
+    made.element = element;
+    return made;
+  }
+  ValueId need_element(const Instruction& one, ValueKind kind, int32_t element) {
+    const ValueId id = find_carried(one.reads, kind, element, one);
+    if (id < 0) {
+      harm("lacks what it needs");
+    }
+    const Content& found = content(id);
+    if (found.kind != kind || found.micro_batch != one.micro_batch || found.replica != replica() ||
+        found.element != element) {
+      harm("takes one thing for another");
+    }
+    return id;
+  }
+  std::vector<ValueId> need_carried(const Instruction& one, int32_t layer) {
+    std::vector<ValueId> found;
+    for (const int32_t element : facts_.read_at(layer)) {
+      found.push_back(need_element(one, ValueKind::Carried, element));
+    }
+    return found;
+  }
+  // The gradient of what the layer has made: of all who read it, from the last to the first.
+  void need_all_parts(const Instruction& one, int32_t element) {
+    if (!facts_.element(element).has_gradient) {
+      return;
+    }
+    std::vector<int32_t> wanted = facts_.element(element).readers;
+    std::sort(wanted.rbegin(), wanted.rend());
+    if (content(need_element(one, ValueKind::CarriedGradient, element)).parts != wanted) {
+      harm("takes a gradient that is not all of it, or another sum");
+    }
+  }
+  void add_parts(const Instruction& one, int32_t layer) {
+    for (const int32_t element : facts_.read_at(layer)) {
+      const ValueKind kind = ValueKind::CarriedGradient;
+      if (!facts_.element(element).has_gradient || facts_.is_evaluation()) {
+        continue;
+      }
+      if (const ValueId id = find_carried(one.makes, kind, element, one); id >= 0) {
+        Content made = carried_token(kind, element, one);
+        made.parts = {layer};
+        make(one, id, std::move(made));
+      } else if (const ValueId sum = find_carried(changes(one), kind, element, one); sum >= 0) {
+        const bool loses_old = change(one, sum);
+        std::vector<int32_t>& parts = content(sum).parts;
+        if (loses_old) {
+          parts.clear();
+        }
+        parts.push_back(layer);
+      } else {
+        harm("adds its part of a gradient to nothing");
+      }
+    }
+  }
+
+  void make_token(const Instruction& one,
+                  ValueKind kind,
+                  int32_t layer,
+                  int32_t mode = -1,
+                  std::vector<ValueId> lies_in = {}) {
     const ValueId id = find(one.makes, [&](const Value& value) {
       return is_called(value, kind, layer, one.micro_batch);
     });
     if (id >= 0) {
       Content made = token(kind, layer, one.micro_batch);
       made.mode = mode;
+      made.lies_in = std::move(lies_in);
       make(one, id, std::move(made));
     }
   }

@@ -36,10 +36,12 @@ class RankValues {
       be_born(id);
       const Value& one = value(id);
       if (one.kind != ValueKind::Targets &&
-          !(one.kind == ValueKind::Activation && one.layer == 0)) {
+          !(one.kind == ValueKind::Activation && one.layer == 0) &&
+          !(one.kind == ValueKind::Carried && facts.element(one.element).born < 0)) {
         harm("nobody can give it before the step");
       }
       contents_[static_cast<size_t>(id)] = token(one.kind, one.layer, one.micro_batch);
+      contents_[static_cast<size_t>(id)].element = one.element;
     }
   }
 
@@ -168,7 +170,7 @@ class RankValues {
     }
     std::fill(one.averaged.begin(), one.averaged.end(), kUnknown);
     one.update = kUnknown;
-    one.layer = one.micro_batch = -1;
+    one.layer = one.micro_batch = one.element = -1;
   }
 
   const ContentFacts& facts_;

@@ -19,6 +19,8 @@ group 3 "" axes=-
 layer 0 "embedding" modes=all
 layer 1 "own \"module\" \\ 1" modes=all+output,no-norm
 layer 2 "" modes=-
+carried 0 "mask" readers=1,3
+carried 1 "own \"memory\"" born=0 readers=2 gradient=yes
 unit 0 "a" layers=0
 unit 1 "table" layers=0,1,3 forward=0,1 shared=yes elements=64
 unit 2 "" layers=- elements=9223372036854775807
@@ -58,6 +60,9 @@ prepare reads=n.1,f.0 makes=r.1:0,l.0:0 sets=c0 updates=o0,e0 frees=f.0,j.1 on=c
 exchange group=0 reads=r.1 makes=y.1:0 sets=c0 updates=o0,e0 frees=r.1,l.0 on=line:0 seconds=1 working=0 sends=12
 step units=0,1 reads=a0,n.1,y.1 makes=t.0:1 sets=c0 updates=m0,o0,e0 frees=n.1,t.0,y.1 on=host seconds=0.3333333333333333 working=9223372036850000000
 step on=compute seconds=0 working=0
+receive element=0 mb=3 makes=i0.3:3 on=inlet:3 working=3
+receive element=1 mb=1 makes=u1.1:8/host frees=i0.3 on=inlet:3 working=8
+send element=1 mb=1 reads=u1.1 frees=u1.1 on=link:2 seconds=0.25 working=0 sends=8
 )";
 
 inline std::string everything_text() {

@@ -26,6 +26,9 @@ inline bool takes(program::Op op, std::string_view field) {
   if (field == "layer") {
     return is_at_layer || is_message || op == Op::Add;
   }
+  if (field == "element") {
+    return is_message;
+  }
   if (field == "units") {
     return is_of_units || op == Op::Add || op == Op::Step;
   }
@@ -91,6 +94,16 @@ inline std::optional<Mutation> change_layer(program::Program& program, Dice& dic
   int32_t& layer = change.instruction().layer;
   layer = change.picker().another(layer, program.loss_index() + 1);
   return change.named(cat("to ", layer));
+}
+
+inline std::optional<Mutation> change_element(program::Program& program, Dice& dice) {
+  FieldChange change(program, dice, "element");
+  if (change.is_none()) {
+    return std::nullopt;
+  }
+  int32_t& element = change.instruction().element;
+  element = change.picker().another(element, static_cast<int32_t>(program.carried.size()));
+  return change.named(cat("to ", element));
 }
 
 inline std::optional<Mutation> change_units(program::Program& program, Dice& dice) {
@@ -311,6 +324,7 @@ inline std::optional<Mutation> change_working_bytes(program::Program& program, D
 inline std::vector<Mutator> instruction_mutators() {
   return {change_op,
           change_layer,
+          change_element,
           change_units,
           change_micro_batch,
           change_keep,

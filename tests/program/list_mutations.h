@@ -16,7 +16,8 @@ inline std::string name_of(const program::Instruction& one) {
   return std::string(program::op_name(one.op));
 }
 inline bool does_the_same(const program::Instruction& a, const program::Instruction& b) {
-  return a.op == b.op && a.layer == b.layer && a.units == b.units && a.micro_batch == b.micro_batch;
+  return a.op == b.op && a.layer == b.layer && a.element == b.element && a.units == b.units &&
+         a.micro_batch == b.micro_batch;
 }
 
 inline std::optional<Mutation> drop_one(program::Program& program, Dice& dice) {

@@ -109,8 +109,9 @@ inline std::string letter_of(program::ValueKind kind) {
 
 // Two values that say the same of themselves: as good as each other.
 inline bool are_alike(const program::Value& one, const program::Value& other) {
-  return one.kind == other.kind && one.layer == other.layer && one.unit == other.unit &&
-         one.micro_batch == other.micro_batch && one.version == other.version;
+  return one.kind == other.kind && one.layer == other.layer && one.element == other.element &&
+         one.unit == other.unit && one.micro_batch == other.micro_batch &&
+         one.version == other.version;
 }
 
 }  // namespace penstock::test

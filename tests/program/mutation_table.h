@@ -57,6 +57,11 @@ inline const std::vector<StrictRule>& strict_rules() {
       {"order of lists",
        "units, layers and stages are listed in order and in range, whether or not they are used",
        {"out of order"}},
+      {"carried elements",
+       "they are told apart by their names, and are what cannot be part of an activation, or of "
+       "what "
+       "the batch brings",
+       {"has no name of its own", "is read by no layer but the next", "comes with the batch"}},
       {"names a mode", "a forward that names a save mode keeps something", {"does not make s"}},
       {"order of sums",
        "a gradient is set, added to, reduced and read in this order, though sums are linear and "

@@ -297,8 +297,8 @@ TEST(ProgramJsonError, MeshShardGroupsAndUnits) {
   EXPECT_EQ(error("\"shard\":\"parameters\"", "\"apart\":true"), "p.json: key shard is missing");
   EXPECT_EQ(error("\"shard\":\"parameters\"", "\"shard\":\"none\",\"step_reduces\":true"),
             "p.json: unknown key of a program \"step_reduces\" (known: penstock_program, "
-            "micro_batches, updates, mixes_weights, mesh, shard, apart, groups, layers, units, "
-            "ranks)");
+            "micro_batches, updates, mixes_weights, mesh, shard, apart, groups, layers, "
+            "carried, units, ranks)");
   EXPECT_EQ(error("\"shard\":\"parameters\"", "\"shard\":3"),
             "p.json: shard is a JSON number; it should be a string");
   EXPECT_EQ(error("\"groups\":[", "\"groups\":[3,"),
@@ -372,7 +372,7 @@ TEST(ProgramJsonError, UnknownAndMissingKeys) {
       changed_error("\"micro_batches\"", "\"microbatches\""),
       "p.json: unknown key of a program \"microbatches\"; did you mean micro_batches? (known: "
       "penstock_program, micro_batches, updates, mixes_weights, mesh, shard, apart, groups, "
-      "layers, units, ranks)");
+      "layers, carried, units, ranks)");
   EXPECT_EQ(changed_error("\"micro_batches\":2,\n", ""), "p.json: key micro_batches is missing");
   EXPECT_EQ(
       changed_error("\"modes\":[]", "\"mode\":[]"),

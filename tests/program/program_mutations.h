@@ -153,6 +153,75 @@ inline std::optional<Mutation> change_units_of_program(program::Program& program
   return Mutation{"program", "units +"};
 }
 
+// ---- Carried elements
+
+inline program::Carried* any_element(program::Program& program, Dice& dice) {
+  return program.carried.empty() ? nullptr : &Picker(program, dice).one_of(program.carried);
+}
+
+inline std::optional<Mutation> change_element_name(program::Program& program, Dice& dice) {
+  program::Carried* const element = any_element(program, dice);
+  if (element == nullptr) {
+    return std::nullopt;
+  }
+  const std::string other = Picker(program, dice).one_of(program.carried).name;
+  element->name = dice.chance(30) ? "" : dice.chance(40) ? other : element->name + "'";
+  return Mutation{"carried", "name", element->name};
+}
+
+inline std::optional<Mutation> change_element_born(program::Program& program, Dice& dice) {
+  program::Carried* const element = any_element(program, dice);
+  if (element == nullptr) {
+    return std::nullopt;
+  }
+  element->born = Picker(program, dice).another(element->born, program.loss_index());
+  return Mutation{"carried", "born", cat("to ", element->born)};
+}
+
+inline std::optional<Mutation> change_element_readers(program::Program& program, Dice& dice) {
+  program::Carried* const element = any_element(program, dice);
+  if (element == nullptr) {
+    return std::nullopt;
+  }
+  std::vector<int32_t>& readers = element->readers;
+  const auto layer = static_cast<int32_t>(dice.between(-1, program.loss_index() + 1));
+  if (dice.chance(20) && readers.size() > 1) {
+    std::reverse(readers.begin(), readers.end());
+    return Mutation{"carried", "readers ~"};
+  }
+  if (const auto found = std::find(readers.begin(), readers.end(), layer); found != readers.end()) {
+    readers.erase(found);
+    return Mutation{"carried", "readers -"};
+  }
+  readers.insert(std::upper_bound(readers.begin(), readers.end(), layer), layer);
+  return Mutation{"carried", "readers +"};
+}
+
+inline std::optional<Mutation> change_has_gradient(program::Program& program, Dice& dice) {
+  program::Carried* const element = any_element(program, dice);
+  if (element == nullptr) {
+    return std::nullopt;
+  }
+  element->has_gradient = !element->has_gradient;
+  return Mutation{"carried", "has_gradient"};
+}
+
+inline std::optional<Mutation> change_elements_of_program(program::Program& program, Dice& dice) {
+  if (program.carried.empty()) {
+    return std::nullopt;
+  }
+  Picker picker(program, dice);
+  if (dice.chance(50)) {
+    program.carried.erase(program.carried.begin() +
+                          static_cast<int64_t>(picker.index(program.carried.size())));
+    return Mutation{"program", "carried -"};
+  }
+  program::Carried element = picker.one_of(program.carried);
+  element.name += "'";
+  program.carried.push_back(std::move(element));
+  return Mutation{"program", "carried +"};
+}
+
 // ---- Groups and mesh
 
 inline std::optional<Mutation> change_group_axes(program::Program& program, Dice& dice) {
@@ -287,6 +356,11 @@ inline std::vector<Mutator> program_mutators() {
           change_elements,
           change_unit_name,
           change_units_of_program,
+          change_element_name,
+          change_element_born,
+          change_element_readers,
+          change_has_gradient,
+          change_elements_of_program,
           change_group_axes,
           change_group_stages,
           change_group_name,

@@ -70,8 +70,8 @@ std::string unit_error(const std::string& part, const std::string& replacement) 
 const std::string kForm = " is not written as it should be; an example: ";
 const std::string kPlace =
     " is out of place; the order is penstock-program, micro-batches, updates (of an asynchronous "
-    "pipeline), mesh (of several ranks), shard, groups, layers, units, and for each rank: rank, "
-    "held values, given values, instructions";
+    "pipeline), mesh (of several ranks), shard, groups, layers, carried elements, units, and "
+    "for each rank: rank, held values, given values, instructions";
 
 TEST(ProgramTextError, FileBeginsWithItsVersion) {
   const char* no_program =
@@ -96,7 +96,8 @@ TEST(ProgramTextError, FileThatEndsEarly) {
 
 TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
   const std::string known =
-      " (known: micro-batches, updates, mesh, shard, group, layer, unit, rank, hold, given, "
+      " (known: micro-batches, updates, mesh, shard, group, layer, carried, unit, rank, hold, "
+      "given, "
       "forward, "
       "loss, backward, backward-input, backward-weight, send, receive, drop, stash, gather, "
       "reduce, "
@@ -145,10 +146,11 @@ TEST(ProgramTextError, UnknownFieldsComeWithTheNearestOne) {
   EXPECT_EQ(
       line_error("step group=0"),
       unknown("step", "group", "units, reads, makes, sets, updates, frees, on, seconds, working"));
-  EXPECT_EQ(line_error("send makes=x1.0:4"),
-            unknown("send", "makes", "layer, mb, reads, frees, on, seconds, working, sends"));
+  EXPECT_EQ(
+      line_error("send makes=x1.0:4"),
+      unknown("send", "makes", "layer, element, mb, reads, frees, on, seconds, working, sends"));
   EXPECT_EQ(line_error("receive sends=4"),
-            unknown("receive", "sends", "layer, mb, makes, frees, on, working"));
+            unknown("receive", "sends", "layer, element, mb, makes, frees, on, working"));
   EXPECT_EQ(line_error("drop x0.0"), "p.txt:6: word 2 is no field; fields are written name=value");
   EXPECT_EQ(line_error("drop \"frees=x0.0\""),
             "p.txt:6: word 2 is no field; fields are written name=value");
@@ -447,11 +449,12 @@ TEST(ProgramTextError, NamesOfValuesHaveOneSpelling) {
                                  "b0.",      "b.0",   "b0.0.0", "e",     "k.0",    "k0.0",
                                  "v",        "v0",    "v0.0",   "q",     "q0",     "n1",
                                  "p0",       "g0",    "o-1"}) {
-    EXPECT_EQ(line_error("given " + name + ":4"),
-              cat("p.txt:6: value \"",
-                  name,
-                  "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, p3.0, g3.0, v.0, m3, c3, a3, "
-                  "b3.0, o3, e0, k0, q.0, z.0, n.0 or x3.0#2"));
+    EXPECT_EQ(
+        line_error("given " + name + ":4"),
+        cat("p.txt:6: value \"",
+            name,
+            "\" is no name like x3.0, s3.0, d3.0, w3.0, t.0, i3.0, u3.0, p3.0, g3.0, v.0, m3, "
+            "c3, a3, b3.0, o3, e0, k0, q.0, z.0, n.0 or x3.0#2"));
   }
   EXPECT_EQ(line_error("given x0.0"),
             "p.txt:6: value \"x0.0\" comes without its bytes; write NAME:BYTES");
@@ -540,11 +543,13 @@ TEST(ProgramTextError, SendsAndReceivesAreOfOneValue) {
             "p.txt:10: receive makes 0 values; it takes exactly one");
   EXPECT_EQ(pipeline_error(" reads=x1.0 on", " on"),
             "p.txt:9: field reads is missing; send needs it");
-  EXPECT_EQ(pipeline_error("on=link:1", "makes=d0.0:4 on=link:1"),
-            "p.txt:9: unknown field of send \"makes\" (known: layer, mb, reads, frees, on, "
-            "seconds, working, sends)");
+  EXPECT_EQ(
+      pipeline_error("on=link:1", "makes=d0.0:4 on=link:1"),
+      "p.txt:9: unknown field of send \"makes\" (known: layer, element, mb, reads, frees, on, "
+      "seconds, working, sends)");
   EXPECT_EQ(pipeline_error("on=inlet:1", "on=inlet:1 seconds=1"),
-            "p.txt:10: unknown field of receive \"seconds\" (known: layer, mb, makes, frees, on, "
+            "p.txt:10: unknown field of receive \"seconds\" (known: layer, element, mb, makes, "
+            "frees, on, "
             "working)");
 }
 
@@ -591,6 +596,7 @@ TEST(ProgramTextError, LinesOutOfPlace) {
   EXPECT_EQ(line_error("shard none"), "p.txt:6: shard" + kPlace);
   EXPECT_EQ(line_error("group 0 \"all\" axes=data"), "p.txt:6: group" + kPlace);
   EXPECT_EQ(line_error("layer 2 \"c\" modes=all"), "p.txt:6: layer" + kPlace);
+  EXPECT_EQ(line_error("carried 0 \"a\" readers=1"), "p.txt:6: carried" + kPlace);
   EXPECT_EQ(line_error("unit 0 \"a\" layers=0"), "p.txt:6: unit" + kPlace);
   EXPECT_EQ(line_error("given x0.0:4\nhold k0:4 \"a\""), "p.txt:7: hold" + kPlace);
   EXPECT_EQ(line_error(kStep + "given x0.0:4"), "p.txt:7: given" + kPlace);

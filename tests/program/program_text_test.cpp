@@ -67,6 +67,10 @@ TEST(ProgramText, LinesBeforeTheInstructionsMeanWhatTheySay) {
             (std::vector<LayerInfo>{{"embedding", {{"all"}}},
                                     {"own \"module\" \\ 1", {{"all", true}, {"no-norm"}}},
                                     {"", {}}}));
+  EXPECT_EQ(program.carried,
+            (std::vector<Carried>{
+                {.name = "mask", .readers = {1, 3}},
+                {.name = "own \"memory\"", .born = 0, .readers = {2}, .has_gradient = true}}));
   EXPECT_EQ(program.units,
             (std::vector<Unit>{{.name = "a", .layers = {0}},
                                {.name = "table",
@@ -124,6 +128,8 @@ TEST(ProgramText, ValuesMeanWhatTheirNamesSay) {
       {.kind = Lengths, .version = 0},
       {.kind = AllLengths, .version = 1},
       {.kind = Targets, .micro_batch = 0, .bytes = 1},
+      {.kind = Carried, .element = 0, .micro_batch = 3, .bytes = 3},
+      {.kind = CarriedGradient, .tier = Tier::Host, .element = 1, .micro_batch = 1, .bytes = 8},
   };
   EXPECT_EQ(rank.values, expected);
   EXPECT_EQ(rank.persistent, (std::vector<ValueId>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
@@ -131,6 +137,8 @@ TEST(ProgramText, ValuesMeanWhatTheirNamesSay) {
   std::vector<std::string> names = value_names(rank);
   EXPECT_EQ(names[3], "b1.3");
   EXPECT_EQ(names[15], "x1.0#2");
+  EXPECT_EQ(names[names.size() - 2], "i0.3");
+  EXPECT_EQ(names.back(), "u1.1");
 }
 
 TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
@@ -272,7 +280,16 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .seconds = 1.0 / 3,
                .working_bytes = 9223372036850000000});
   expect_line(25, {.op = Op::Step});
-  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 8 + 12 + 9000000000000000000);
+  expect_line(28,
+              {.op = Op::Send,
+               .element = 1,
+               .micro_batch = 1,
+               .reads = {36},
+               .frees = {36},
+               .resource = {ResourceKind::Link, 2},
+               .seconds = 0.25,
+               .sent_bytes = 8});
+  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 8 + 12 + 8 + 9000000000000000000);
 }
 
 TEST(ProgramText, RanksNumberTheirValuesApart) {
@@ -478,7 +495,7 @@ TEST(ProgramText, WhatCannotBeReadBackIsNotWritten) {
                  "label \"1\" is out of order");
   expect_refusal([](P&, R& rank) { rank.persistent.push_back(11); },
                  "is not held from step to step");
-  expect_refusal([](P&, R& rank) { rank.given.push_back(35); }, "there is no value 35");
+  expect_refusal([](P&, R& rank) { rank.given.push_back(37); }, "there is no value 37");
   expect_refusal([](P&, R& rank) { rank.persistent.push_back(-1); }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[1].reads[0] = -1; }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].keep = 1; }, "there is no save mode 1");

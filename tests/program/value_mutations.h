@@ -38,6 +38,13 @@ inline std::optional<Mutation> change_value_layer(program::Program& program, Dic
   return change_value_field<&program::Value::layer>(
       program, dice, "layer", &program::ValueKindInfo::has_layer, program.loss_index() + 1);
 }
+inline std::optional<Mutation> change_value_element(program::Program& program, Dice& dice) {
+  return change_value_field<&program::Value::element>(program,
+                                                      dice,
+                                                      "element",
+                                                      &program::ValueKindInfo::has_element,
+                                                      static_cast<int32_t>(program.carried.size()));
+}
 inline std::optional<Mutation> change_value_unit(program::Program& program, Dice& dice) {
   return change_value_field<&program::Value::unit>(program,
                                                    dice,
@@ -77,6 +84,7 @@ inline std::optional<Mutation> change_value_kind(program::Program& program, Dice
                            : static_cast<int32_t>(dice.between(0, std::max(count, 0)));
     };
     fit(value.layer, info.has_layer, program.loss_index());
+    fit(value.element, info.has_element, static_cast<int32_t>(program.carried.size()) - 1);
     fit(value.unit, info.has_unit, static_cast<int32_t>(program.units.size()) - 1);
     fit(value.micro_batch, info.has_micro_batch, program.micro_batches - 1);
     fit(value.version, info.has_version, program.updates - 1);
@@ -189,6 +197,7 @@ inline std::optional<Mutation> shift_all_borders(program::Program& program, Dice
 inline std::vector<Mutator> value_mutators() {
   return {change_value_kind,
           change_value_layer,
+          change_value_element,
           change_value_unit,
           change_value_micro_batch,
           change_value_version,

@@ -117,6 +117,8 @@ bool can_harm(const std::string& subject, const std::string& field) {
   static const std::set<std::pair<std::string, std::string>> harmless = {
       {"unit", "name"},
       {"group", "name"},
+      {"carried", "name"},
+      {"carried", "readers ~"},
       {"unit", "layers ~"},
       {"unit", "forward_only +"},
       {"layer", "needs_output -"},
@@ -169,7 +171,7 @@ void expect_all_rows(const MutationTable& table,
       expect_row(table, name, field);
     }
     for (const char* field :
-         {"layer", "units", "micro_batch", "keep", "group", "scatters", "sent_bytes"}) {
+         {"layer", "element", "units", "micro_batch", "keep", "group", "scatters", "sent_bytes"}) {
       expect_row(table, name, field, test::takes(op, field));
     }
   }
@@ -207,6 +209,7 @@ void expect_all_rows(const MutationTable& table,
       expect_row(table, name, field);
     }
     expect_row(table, name, "layer", info.has_layer);
+    expect_row(table, name, "element", info.has_element);
     expect_row(table, name, "unit", info.has_unit);
     expect_row(table, name, "micro_batch", info.has_micro_batch);
     expect_row(table, name, "version", info.has_version);
@@ -220,7 +223,8 @@ void expect_all_rows(const MutationTable& table,
   }
   for (const auto& [row, tally] : table.rows()) {
     const bool is_of_program = row.first == "program" || row.first == "rank" ||
-                               row.first == "unit" || row.first == "group" || row.first == "layer";
+                               row.first == "unit" || row.first == "group" ||
+                               row.first == "layer" || row.first == "carried";
     if (is_of_program) {
       expect_row(table, row.first, row.second);
     }

@@ -258,15 +258,17 @@ TEST(Waits, RefusesTransfersThatAreNone) {
   }
   program = two_ranks();
   find(program, 0, Op::Send, 0).reads = {find(program, 0, Op::Forward, 0).makes[1]};
-  EXPECT_EQ(fault(program), send + "1): only activations and gradients go between ranks");
+  EXPECT_EQ(fault(program),
+            send + "1): only activations, carried elements and their gradients go between ranks");
   program = two_ranks();
   find(program, 0, Op::Send, 0).reads = find(program, 0, Op::Forward, 0).reads;
-  EXPECT_EQ(fault(program), send + "1): moves x0.0, which is of another layer or micro-batch");
+  EXPECT_EQ(fault(program),
+            send + "1): moves x0.0, which is of another layer, element or micro-batch");
   program = two_ranks();
   find(program, 0, Op::Send, 0).micro_batch = 1;
   EXPECT_EQ(fault(program),
             "rank 0, instruction 1 (send of layer 1, micro-batch 1, to rank 1): moves x1.0, which "
-            "is of another layer or micro-batch");
+            "is of another layer, element or micro-batch");
   program = two_ranks();
   find(program, 0, Op::Send, 0).reads.clear();
   EXPECT_EQ(fault(program), send + "1): reads 0 values, not 1");

@@ -96,8 +96,7 @@ StepInput batches(const Case& c, int64_t first_step, int64_t updates) {
     }
     return at::cat(steps);
   };
-  return {.inputs = tokens(100),
-          .targets = tokens(8),
+  return {.batch = {{"inputs", tokens(100)}, {"targets", tokens(8)}},
           .first_sample = first_step * samples,
           .micro_batches = micro_batches,
           .seed = kDropoutSeed,
@@ -177,8 +176,8 @@ class Stage {
     return activation;
   }
 
-  model::Loss::Result loss(const at::Tensor& output,
-                           const at::Tensor& targets,
+  model::Loss::Result loss(const model::Tensors& output,
+                           const model::Tensors& targets,
                            int64_t updates,
                            double scale) {
     return chain_.loss().backward(weights(chain_.size(), updates),
@@ -272,9 +271,8 @@ class Reference {
       stage->clear_gradients();
     }
     const int64_t samples = kSamplesEach * case_.micro_batches;
-    const double scale =
-        1.0 /
-        static_cast<double>(chain_.loss().count(input.targets.narrow(0, batch * samples, samples)));
+    const model::Fields rows = rows_of(input.batch, batch * samples, samples);
+    const double scale = 1.0 / static_cast<double>(chain_.loss().count({rows.at("targets")}));
     double sum = 0;
     for (int64_t i = 0; i < case_.micro_batches; ++i) {
       sum += run_micro_batch(batch * case_.micro_batches + i, input, scale);
@@ -291,18 +289,16 @@ class Reference {
     const model::Pass pass{
         .seed = kDropoutSeed, .step = step_, .first_sample = input.first_sample + first};
     std::vector<Stage::Work> works(stages_.size());
-    model::Tensors activation{input.inputs.narrow(0, first, kSamplesEach).clone()};
+    const model::Fields rows = rows_of(input.batch, first, kSamplesEach);
+    model::Tensors activation{rows.at("inputs").clone()};
     for (size_t s = 0; s < stages_.size(); ++s) {
       const int64_t updates = forward_updates(case_, static_cast<int64_t>(s), k);
       activation = stages_[s]->forward(std::move(activation), updates, pass, works[s]);
     }
     const int64_t last = case_.ranks - 1;
-    const model::Loss::Result loss =
-        stages_.back()->loss(activation[0],
-                             input.targets.narrow(0, first, kSamplesEach).clone(),
-                             backward_updates(case_, last, k),
-                             scale);
-    model::Tensors gradient{loss.input_gradient};
+    const model::Loss::Result loss = stages_.back()->loss(
+        activation, {rows.at("targets").clone()}, backward_updates(case_, last, k), scale);
+    model::Tensors gradient = loss.input_gradients;
     for (size_t s = stages_.size(); s-- > 0;) {
       const int64_t updates = backward_updates(case_, static_cast<int64_t>(s), k);
       gradient = stages_[s]->backward(std::move(gradient), updates, pass, std::move(works[s]));
@@ -323,7 +319,8 @@ class Reference {
 plan::CostTable costs_of(const model::Chain& chain, at::ScalarType type) {
   model::Parameters parameters(chain, type, kModelSeed);
   const at::Tensor tokens = test::random_tokens({kSamplesEach, kContext}, kVocabulary, 1);
-  return profile::measure(chain, parameters, tokens, tokens.clone(), {.only_bytes = true});
+  return profile::measure(
+      chain, parameters, {{"inputs", tokens}, {"targets", tokens.clone()}}, {.only_bytes = true});
 }
 
 // As many bytes as copies of the ranks' weights really have.

@@ -32,13 +32,13 @@ constexpr int64_t kSamples = 3;
 plan::CostTable sizes(const model::Chain& chain) {
   const model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
   const StepInput input = test::token_batch(kSamples, 1);
-  return profile::sizes_of(chain, parameters, input.inputs, input.targets);
+  return profile::sizes_of(chain, parameters, input.batch);
 }
 
 // With a target that does not count.
 StepInput batch_of(int64_t samples) {
   StepInput batch = test::token_batch(samples, 1);
-  batch.targets[0][0] = -1;
+  batch.batch.at("targets")[0][0] = -1;
   return batch;
 }
 
@@ -50,7 +50,7 @@ std::vector<LossSum> plain_losses(const model::Chain& chain) {
   std::vector<LossSum> losses;
   for (const int64_t samples : kBatches) {
     const StepInput batch = batch_of(samples);
-    losses.push_back(evaluate(chain, parameters, batch.inputs, batch.targets));
+    losses.push_back(evaluate(chain, parameters, batch.batch));
   }
   return losses;
 }
@@ -91,7 +91,7 @@ TEST(EvaluationRun, HasTheBitsOfAPlainForward) {
   std::vector<LossSum> losses;
   for (const int64_t samples : kBatches) {
     const StepInput batch = batch_of(samples);
-    losses.push_back(executor.evaluate(batch.inputs, batch.targets));
+    losses.push_back(executor.evaluate(batch.batch, rows_in(batch.batch)));
   }
   expect_equal(losses, plain_losses(chain));
 }
@@ -103,12 +103,9 @@ TEST(EvaluationRun, AddsUpItsMicroBatches) {
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
   Executor executor(program, chain, parameters);
   const StepInput batch = batch_of(2 * kSamples);
-  const LossSum both = executor.evaluate(batch.inputs, batch.targets);
+  const LossSum both = executor.evaluate(batch.batch, rows_in(batch.batch));
   const auto half = [&](int64_t first) {
-    return evaluate(chain,
-                    parameters,
-                    batch.inputs.narrow(0, first, kSamples),
-                    batch.targets.narrow(0, first, kSamples));
+    return evaluate(chain, parameters, rows_of(batch.batch, first, kSamples));
   };
   EXPECT_EQ(both.sum, half(0).sum + half(kSamples).sum);
   EXPECT_EQ(both.count, 2 * kSamples * 20 - 1);
@@ -124,7 +121,7 @@ TEST(EvaluationRun, LeavesWeightsAndGradientsAlone) {
   const model::Parameters before(chain, at::kFloat, /*seed=*/3);
   Executor executor(prepared.evaluation, chain, parameters);
   const StepInput batch = batch_of(kSamples);
-  executor.evaluate(batch.inputs, batch.targets);
+  executor.evaluate(batch.batch, rows_in(batch.batch));
   for (const at::Tensor& buffer : parameters.gradient_buffers()) {
     EXPECT_TRUE(at::equal(buffer, at::full_like(buffer, 0.25)));
   }
@@ -139,8 +136,8 @@ TEST(EvaluationRun, CountsNothingWhereNoTargetCounts) {
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
   Executor executor(prepared.evaluation, chain, parameters);
   StepInput batch = batch_of(1);
-  batch.targets.fill_(-1);
-  const LossSum none = executor.evaluate(batch.inputs, batch.targets);
+  batch.batch.at("targets").fill_(-1);
+  const LossSum none = executor.evaluate(batch.batch, rows_in(batch.batch));
   EXPECT_EQ(none.sum, 0);
   EXPECT_EQ(none.count, 0);
 }
@@ -153,7 +150,7 @@ TEST(EvaluationRun, IsNoStepAndAStepIsNone) {
   Executor step(prepared.step, chain, parameters);
   NoStepper stepper;
   EXPECT_THROW(evaluation.run(batch_of(2), stepper), InternalError);
-  EXPECT_THROW(step.evaluate(batch_of(2).inputs, batch_of(2).targets), InternalError);
+  EXPECT_THROW(step.evaluate(batch_of(2).batch, 2), InternalError);
 }
 
 struct Case {
@@ -179,7 +176,7 @@ TEST_P(Evaluations, OfPipelinesHaveTheSameBits) {
     Executor executor(prepared.evaluation, step);
     for (const int64_t samples : kBatches) {
       const StepInput batch = batch_of(samples);
-      const LossSum loss = executor.evaluate(batch.inputs, batch.targets);
+      const LossSum loss = executor.evaluate(batch.batch, rows_in(batch.batch));
       if (prepared.parts[rank].has_loss) {
         losses.push_back(loss);
       } else {

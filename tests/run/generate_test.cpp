@@ -23,7 +23,8 @@ struct Model {
   }
   int64_t likeliest_after(std::vector<int64_t> prompt) const {
     const at::Tensor tokens = at::tensor(prompt).view({1, -1});
-    return predict(chain, parameters, tokens)[0][tokens.size(1) - 1].argmax().item<int64_t>();
+    const at::Tensor logits = predict(chain, parameters, {{"inputs", tokens}})[0];
+    return logits[tokens.size(1) - 1].argmax().item<int64_t>();
   }
 };
 
@@ -79,7 +80,7 @@ TEST(Generate, AnEmptyPromptBeginsADocument) {
 TEST(Generate, DrawsByTheModelsProbabilities) {
   const Model model;
   const at::Tensor tokens = at::tensor(std::vector<int64_t>{7, 9}).view({1, -1});
-  const at::Tensor logits = predict(model.chain, model.parameters, tokens)[0][1];
+  const at::Tensor logits = predict(model.chain, model.parameters, {{"inputs", tokens}})[0][1];
   const at::Tensor expected = at::softmax(logits / 0.02, 0);  // sharp, so that few draws suffice
   const int draws = 2000;
   at::Tensor seen = at::zeros({50});

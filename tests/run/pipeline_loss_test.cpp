@@ -30,39 +30,39 @@ constexpr model::Gpt2Shape kShape{
 // Called for each micro-batch in turn; does everything at the first call.
 class WholeBatchLoss final : public model::Loss {
  public:
-  explicit WholeBatchLoss(at::Tensor targets)
+  explicit WholeBatchLoss(model::Tensors targets)
       : inner_(model::make_gpt2_head(kShape)), targets_(std::move(targets)) {}
 
   const std::string& name() const override { return inner_->name(); }
   const std::vector<model::ParameterSpec>& parameters() const override {
     return inner_->parameters();
   }
-  at::Tensor predict(model::Weights weights, const at::Tensor& input) const override {
+  at::Tensor predict(model::Weights weights, const model::Tensors& input) const override {
     return inner_->predict(weights, input);
   }
   double evaluate(model::Weights weights,
-                  const at::Tensor& input,
-                  const at::Tensor& targets) const override {
+                  const model::Tensors& input,
+                  const model::Tensors& targets) const override {
     return inner_->evaluate(weights, input, targets);
   }
-  int64_t count(const at::Tensor& targets) const override { return inner_->count(targets); }
+  int64_t count(const model::Tensors& targets) const override { return inner_->count(targets); }
 
   Result backward(model::Weights weights,
                   model::Gradients gradients,
-                  const at::Tensor& input,
-                  const at::Tensor& targets,
+                  const model::Tensors& input,
+                  const model::Tensors& targets,
                   double scale) const override {
     if (outputs_.size() < kMicroBatches) {  // while costs are measured
       return inner_->backward(weights, gradients, input, targets, scale);
     }
     Result result;
     if (next_ == 0) {
-      const at::Tensor whole = at::cat(outputs_);
+      const model::Tensors whole{at::cat(outputs_)};
       const at::Tensor logits = inner_->predict(weights, whole);
       result = inner_->backward(weights, gradients, whole, targets_, scale);
-      gradient_ = result.input_gradient;
+      gradient_ = result.input_gradients[0];
     }
-    result.input_gradient = gradient_.narrow(0, kSamples * next_++, kSamples);
+    result.input_gradients = {gradient_.narrow(0, kSamples * next_++, kSamples)};
     return result;
   }
 
@@ -70,7 +70,7 @@ class WholeBatchLoss final : public model::Loss {
 
  private:
   std::unique_ptr<model::Loss> inner_;
-  at::Tensor targets_;
+  model::Tensors targets_;
   std::vector<at::Tensor> outputs_;  // of the last layer, as they are made
   mutable at::Tensor gradient_;
   mutable int64_t next_ = 0;
@@ -82,20 +82,24 @@ struct Measured {
 };
 
 Measured run_last_rank(const StepInput& input, bool takes_whole_batch) {
-  model::Chain chain = model::make_gpt2(kShape);
+  model::Chain chain;
+  chain.add(model::make_gpt2_embedding(kShape));
+  for (int64_t block = 0; block < kShape.layers; ++block) {
+    chain.add(model::make_gpt2_attention(kShape, block));
+    chain.add(model::make_gpt2_mlp(kShape, block));
+  }
   WholeBatchLoss* whole = nullptr;
   if (takes_whole_batch) {
-    auto loss = std::make_unique<WholeBatchLoss>(input.targets);
+    auto loss = std::make_unique<WholeBatchLoss>(model::Tensors{input.batch.at("targets")});
     whole = loss.get();
     chain.end_with(std::move(loss));
+  } else {
+    chain.end_with(model::make_gpt2_head(kShape));
   }
   plan::CostTable costs;
   {
     const model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
-    costs = profile::sizes_of(chain,
-                              parameters,
-                              input.inputs.narrow(0, 0, kSamples),
-                              input.targets.narrow(0, 0, kSamples));
+    costs = profile::sizes_of(chain, parameters, rows_of(input.batch, 0, kSamples));
   }
   plan::Pipeline pipeline{
       .schedule = schedule::make_schedule(schedule::Kind::GPipe, kRanks, kMicroBatches)};
@@ -133,8 +137,10 @@ Measured run_last_rank(const StepInput& input, bool takes_whole_batch) {
 
 TEST(PipelineLoss, NeedsLessOnTheLastRankThanThatOfTheWholeBatch) {
   const StepInput input{
-      .inputs = test::random_tokens({kSamples * kMicroBatches, kShape.context}, 4096, 7),
-      .targets = test::random_tokens({kSamples * kMicroBatches, kShape.context}, 4096, 8),
+      .batch = {{"inputs",
+                 test::random_tokens({kSamples * kMicroBatches, kShape.context}, 4096, 7)},
+                {"targets",
+                 test::random_tokens({kSamples * kMicroBatches, kShape.context}, 4096, 8)}},
       .micro_batches = kMicroBatches,
       .seed = 5};
   const Measured one_by_one = run_last_rank(input, /*takes_whole_batch=*/false);

@@ -37,7 +37,7 @@ StepInput batch_of(int64_t micro_batches, int64_t step) {
   StepInput input = test::token_batch(2 * micro_batches, micro_batches);
   input.step = step;
   input.first_sample = step * 2 * micro_batches;
-  input.inputs =
+  input.batch["inputs"] =
       test::random_tokens({2 * micro_batches, 20}, 61, 100 + static_cast<uint64_t>(step));
   input.updates = {{.rate = {.lr = 3e-3}, .clip = 0.5}};
   return input;
@@ -52,12 +52,21 @@ struct Trained {
 plan::CostTable sizes(const model::Chain& chain, int64_t micro_batches) {
   const model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
   const StepInput input = batch_of(micro_batches, 0);
-  return profile::sizes_of(
-      chain, parameters, input.inputs.narrow(0, 0, 2), input.targets.narrow(0, 0, 2));
+  return profile::sizes_of(chain, parameters, rows_of(input.batch, 0, 2));
 }
 
-Trained run_on_one_device(int64_t micro_batches) {
-  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+struct Family {
+  const char* name;
+  const char* table;  // the tied one's name
+  model::Chain (*make_chain)();
+};
+constexpr Family kGpt2{
+    "gpt2", "transformer.wte.weight", [] { return test::small_gpt2(/*dropout=*/0.1, kBlocks); }};
+constexpr Family kLlama{
+    "llama", "model.embed_tokens.weight", [] { return test::small_llama(kBlocks); }};
+
+Trained run_on_one_device(const Family& family, int64_t micro_batches) {
+  const model::Chain chain = family.make_chain();
   model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
   const auto optimizer = optim::make_optimizer(train_options(), parameters);
   const plan::CostTable costs = sizes(chain, micro_batches);
@@ -72,7 +81,7 @@ Trained run_on_one_device(int64_t micro_batches) {
     run.losses.push_back(executor.run(batch_of(micro_batches, step), *optimizer));
     run.norms.push_back(executor.outcomes().back().norm);
   }
-  run.table = parameters.find("transformer.wte.weight")->weight.clone();
+  run.table = parameters.find(family.table)->weight.clone();
   return run;
 }
 
@@ -105,8 +114,15 @@ struct Prepared {
   std::vector<model::Part> parts;
 };
 
-Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batches) {
-  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+struct Case {
+  schedule::Kind kind;
+  int32_t ranks, micro_batches;
+  Family family = kGpt2;
+};
+
+Trained run_as_pipeline(const Case& c) {
+  const auto& [kind, ranks, micro_batches, family] = c;
+  const model::Chain chain = family.make_chain();
   const Prepared prepared(chain, sizes(chain, micro_batches), kind, ranks, micro_batches);
   const std::vector<model::Part>& parts = prepared.parts;
   Trained result;
@@ -124,35 +140,39 @@ Trained run_as_pipeline(schedule::Kind kind, int32_t ranks, int32_t micro_batche
       }
     }
     if (part.has_loss) {
-      result.table = parameters.find("transformer.wte.weight")->weight.clone();
+      result.table = parameters.find(c.family.table)->weight.clone();
     }
   });
   return result;
 }
-
-struct Case {
-  schedule::Kind kind;
-  int32_t ranks, micro_batches;
-};
 
 class Pipelines : public testing::TestWithParam<Case> {};
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   std::string name(schedule::kind_name(info.param.kind));
   std::replace(name.begin(), name.end(), '-', '_');
-  return cat(name, "_", info.param.ranks, "_ranks_", info.param.micro_batches, "_micro_batches");
+  return cat(info.param.family.name,
+             "_",
+             name,
+             "_",
+             info.param.ranks,
+             "_ranks_",
+             info.param.micro_batches,
+             "_micro_batches");
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const std::string& name : schedule::kind_names()) {
     const schedule::Kind kind = schedule::parse_kind(name);
+    if (schedule::is_asynchronous(kind)) {
+      continue;
+    }
     for (const int32_t ranks : {1, 2, 4}) {
       for (const int32_t micro_batches : {1, 3, 8}) {
-        if (!schedule::is_asynchronous(kind)) {
-          cases.push_back({kind, ranks, micro_batches});
-        }
+        cases.push_back({kind, ranks, micro_batches});
       }
+      cases.push_back({kind, ranks, /*micro_batches=*/3, kLlama});
     }
   }
   return cases;
@@ -161,9 +181,8 @@ std::vector<Case> all_cases() {
 }  // namespace
 
 TEST_P(Pipelines, GiveTheBitsOfOneDevice) {
-  const auto [kind, ranks, micro_batches] = GetParam();
-  const Trained expected = run_on_one_device(micro_batches);
-  const Trained found = run_as_pipeline(kind, ranks, micro_batches);
+  const Trained expected = run_on_one_device(GetParam().family, GetParam().micro_batches);
+  const Trained found = run_as_pipeline(GetParam());
   ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
   EXPECT_LT(expected.losses.back(), expected.losses.front());
   EXPECT_EQ(found.losses, expected.losses);
@@ -173,16 +192,15 @@ TEST_P(Pipelines, GiveTheBitsOfOneDevice) {
 
 // Bytes as measured: what a rank holds is what its program says, instruction by instruction.
 TEST_P(Pipelines, HoldWhatTheirProgramsSay) {
-  const auto [kind, ranks, micro_batches] = GetParam();
-  const model::Chain chain = test::small_gpt2(/*dropout=*/0.1, kBlocks);
+  const auto& [kind, ranks, micro_batches, family] = GetParam();
+  const model::Chain chain = family.make_chain();
   plan::CostTable costs;
   {
     model::Parameters parameters(chain, at::kFloat, /*seed=*/3);
     const StepInput input = batch_of(micro_batches, 0);
     costs = profile::measure(chain,
                              parameters,
-                             input.inputs.narrow(0, 0, 2).clone(),
-                             input.targets.narrow(0, 0, 2).clone(),
+                             test::first_rows(input.batch, 2),
                              {.only_bytes = true, .measures_halves = true});
   }
   const Prepared prepared(chain, costs, kind, ranks, micro_batches);

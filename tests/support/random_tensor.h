@@ -25,4 +25,12 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return size > 0 ? difference / size : difference;
 }
 
+// The largest |a - b| over the largest |b|, in double: one wrong element shows, however many are right.
+inline double largest_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  const double size = wide.abs().max().item<double>();
+  const double difference = (a.to(at::kDouble) - wide).abs().max().item<double>();
+  return size > 0 ? difference / size : difference;
+}
+
 }  // namespace penstock::test

@@ -16,11 +16,12 @@
 
 #include "penstock/base/text.h"
 #include "penstock/comm/group.h"
+#include "penstock/model/family.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
-#include "penstock/train/trainer.h"
 #include "penstock/train/trainer_parts.h"
 
 #include "support/temp_folder.h"
@@ -42,10 +43,12 @@ struct Layout {
   bool keeps_gathered = false;
   double clip = 1;
   int64_t steps = 2;
+  std::string family = "gpt2";
 };
 
 std::string name_of(const Layout& one) {
-  return cat("pipeline ",
+  return cat(one.family,
+             ", pipeline ",
              one.pipeline,
              ", data ",
              one.data,
@@ -124,12 +127,21 @@ std::vector<Layout> all_layouts() {
                  .shard = "parameters",
                  .schedule = "1f1b",
                  .keeps_gathered = true});
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"}) {
+    all.push_back({.pipeline = 2, .schedule = schedule, .family = "llama"});
+  }
+  for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+    all.push_back({.data = 2, .shard = shard, .is_tied = false, .family = "llama"});
+    all.push_back({.data = 2, .shard = shard, .precision = "bfloat16", .family = "llama"});
+  }
   return all;
 }
 
 config::Recipe recipe_of(const Layout& layout, const std::filesystem::path& folder) {
   config::Recipe recipe;
   recipe.model = {.layers = 3, .width = 48, .heads = 4, .context = 32, .vocabulary = 256};
+  recipe.model.family = layout.family;
+  recipe.model.kv_heads = layout.family == "llama" ? 2 : 0;
   recipe.model.tied = layout.is_tied;
   recipe.data.path = (folder / "text.txt").string();
   recipe.train.steps = layout.steps;
@@ -174,7 +186,7 @@ class Accounting : public testing::Test {
     const config::Recipe recipe = recipe_of(layout, folder_.path());
     Summary summary;
     run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
-      Trainer trainer(recipe, {}, group);
+      RankTrainer trainer(recipe, {}, group);
       const Summary own = trainer.run();
       if (group.rank() == 0) {
         summary = own;
@@ -214,15 +226,14 @@ void take_steps(const config::Recipe& recipe,
                 int64_t first,
                 int64_t end,
                 std::set<plan::UpdateForm>& forms) {
-  const auto parts = make_trainer_parts(recipe, group, PlanSource());
+  const auto parts = make_trainer_parts(recipe, group, PlanSource(), family_subject());
   parts->optimizer.set_steps_done(first);
   const at::Tensor tokens = at::randint(
       recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
   for (int64_t step = first; step < end; ++step) {
     forms.insert(parts->optimizer.next_form());
     run::Executor& executor = *parts->next_variant(1).executor;
-    executor.run({.inputs = tokens[0],
-                  .targets = tokens[1],
+    executor.run({.batch = {{"inputs", tokens[0]}, {"targets", tokens[1]}},
                   .micro_batches = recipe.plan.micro_batches,
                   .step = step,
                   .updates = {{.rate = {.lr = 1e-3}, .clip = recipe.train.clip}}},
@@ -296,15 +307,15 @@ class TalkingStepper final : public run::Stepper {
 TEST_F(Accounting, EightBytesMoreThanTheProgramSaysAreSeen) {
   for (const Layout& layout : {Layout{.data = 2}, Layout{.pipeline = 2, .schedule = "1f1b"}}) {
     const config::Recipe recipe = recipe_of(layout, folder_.path());
-    const model::Chain chain = make_chain(recipe.model);
+    const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
     run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
       const RankModel model =
           build_rank_model(recipe, chain, device::open_cpu(), group, PlanSource());
       run::Executor executor(
           model.planned.result.program, chain, *model.parameters, group, model.replicas.get());
       const at::Tensor tokens = at::zeros({2, recipe.train.batch, recipe.model.context}, at::kLong);
-      const run::StepInput input{
-          .inputs = tokens[0], .targets = tokens[1], .micro_batches = recipe.plan.micro_batches};
+      const run::StepInput input{.batch = {{"inputs", tokens[0]}, {"targets", tokens[1]}},
+                                 .micro_batches = recipe.plan.micro_batches};
       run::NoStepper quiet;
       executor.run(input, quiet);
       EXPECT_EQ(executor.sent_bytes(), executor.rank_program().sent_bytes());

@@ -53,10 +53,8 @@ class CountsForwards final : public model::Layer {
     forwards_ = 0;
     return {gradient[0] * factor};
   }
-  model::LayerSize size_for(const model::TensorShape& input,
-                            at::ScalarType,
-                            int32_t) const override {
-    return {input, input.bytes()};
+  model::LayerSize size_for(const model::Shapes& inputs, at::ScalarType, int32_t) const override {
+    return {inputs, model::bytes_of(inputs)};
   }
 
  private:
@@ -102,15 +100,8 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
     model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
     costs = profile::measure(chain,
                              parameters,
-                             batch.inputs.narrow(0, 0, 2).clone(),
-                             batch.targets.narrow(0, 0, 2).clone(),
+                             test::first_rows(batch.batch, 2),
                              {.only_bytes = true, .measures_halves = true});
-    chain.layer(kCounts).backward({},
-                                  parameters.gradients_of(kCounts),
-                                  {},
-                                  {},
-                                  {at::zeros({1})},
-                                  {});  // forgets what measuring has counted
     alone = plan::whole_holdings(model_sizes(recipe, chain), costs, plan::Machine());
   }
   const plan::PipelineAnswer planned = plan::solve_pipeline(
@@ -126,14 +117,13 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
   const plan::OneRankAnswer kept = plan::solve_one_rank(
       costs,
       {.recompute = plan::Recompute::None, .micro_batches = kMicroBatches, .holdings = alone});
-  const CheckReport report = check_ranks(recipe,
-                                         chain,
-                                         planned.program,
-                                         {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
-                                         kept.program,
-                                         {.steps = 3, .batch = [&](int64_t) {
-                                            return BatchTensors{batch.inputs, batch.targets};
-                                          }});
+  const CheckReport report =
+      check_ranks(recipe,
+                  [&](const device::Device&) { return make_chain(fault); },
+                  planned.program,
+                  {planned.pipeline.schedule.rank_of, planned.pipeline.cuts},
+                  kept.program,
+                  {.steps = 3, .batch = [&](int64_t) { return batch.batch; }});
   return {report, planned.program};
 }
 

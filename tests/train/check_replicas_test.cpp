@@ -25,11 +25,13 @@ namespace {
 
 enum class Fault { None, InOutput, InGradient };
 
-// The planted fault: it knows the thread that ran it first, which is that of rank 0, and does
-// something else in others.
+// The planted fault: it knows the thread that ran one of its kind first, which is that of rank 0, and
+// does something else in others.
 class KnowsItsThread final : public model::Layer {
  public:
-  explicit KnowsItsThread(Fault fault) : fault_(fault) {}
+  using Thread = std::atomic<std::thread::id>;
+
+  KnowsItsThread(Fault fault, Thread& first) : fault_(fault), first_(first) {}
 
   const std::string& name() const override { return name_; }
   const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
@@ -51,19 +53,15 @@ class KnowsItsThread final : public model::Layer {
     gradients[0].add_(fault_ == Fault::InGradient ? factor() : 1);
     return {gradient[0].clone()};
   }
-  model::LayerSize size_for(const model::TensorShape& input,
-                            at::ScalarType,
-                            int32_t) const override {
-    return {input, input.bytes()};
+  model::LayerSize size_for(const model::Shapes& inputs, at::ScalarType, int32_t) const override {
+    return {inputs, model::bytes_of(inputs)};
   }
-
-  void forget() const { first_ = std::thread::id(); }
 
  private:
   double factor() const { return first_.load() == std::this_thread::get_id() ? 1 : 1.5; }
 
   Fault fault_;
-  mutable std::atomic<std::thread::id> first_ = {};
+  Thread& first_;
   std::string name_ = "knows its thread";
   std::vector<model::ParameterSpec> specs_{{.name = "thread.weight", .shape = {1}}};
   std::vector<model::Way> ways_{{"all"}};
@@ -83,26 +81,29 @@ config::Recipe recipe_of(const std::string& shard, int64_t data) {
   return recipe;
 }
 
-CheckReport check(const config::Recipe& recipe, Fault fault) {
+model::Chain make_chain(Fault fault, KnowsItsThread::Thread& first) {
   model::Chain chain;
   chain.add(make_gpt2_embedding(kShape));
   chain.add(make_gpt2_attention(kShape, 0));
-  auto layer = std::make_unique<KnowsItsThread>(fault);
-  const KnowsItsThread& knows = *layer;
-  chain.add(std::move(layer));
+  chain.add(std::make_unique<KnowsItsThread>(fault, first));
   chain.add(make_gpt2_mlp(kShape, 0));
   chain.end_with(make_gpt2_head(kShape));
+  return chain;
+}
+
+CheckReport check(const config::Recipe& recipe, Fault fault) {
+  KnowsItsThread::Thread first = {};
+  const model::Chain chain = make_chain(fault, first);
   const run::StepInput batch = test::token_batch(recipe.train.batch, 2);
   plan::CostTable costs;
   {
     model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
     costs = profile::measure(chain,
                              parameters,
-                             batch.inputs.narrow(0, 0, 2).clone(),
-                             batch.targets.narrow(0, 0, 2).clone(),
+                             test::first_rows(batch.batch, 2),
                              {.only_bytes = true, .measures_halves = true});
   }
-  knows.forget();
+  first = std::thread::id();
   const plan::Outcome planned =
       plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
   const plan::OneRankAnswer kept = plan::solve_one_rank(
@@ -111,13 +112,11 @@ CheckReport check(const config::Recipe& recipe, Fault fault) {
        .micro_batches = 2,
        .holdings = plan::whole_holdings(model_sizes(recipe, chain), {}, plan::Machine())});
   return check_ranks(recipe,
-                     chain,
+                     [&](const device::Device&) { return make_chain(fault, first); },
                      planned.program,
                      {planned.schedule().rank_of, planned.cuts()},
                      kept.program,
-                     {.steps = 3, .batch = [&](int64_t) {
-                        return BatchTensors{batch.inputs, batch.targets};
-                      }});
+                     {.steps = 3, .batch = [&](int64_t) { return batch.batch; }});
 }
 
 }  // namespace

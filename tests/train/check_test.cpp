@@ -46,10 +46,8 @@ class OwnRandomState final : public model::Layer {
     draws_ = 0;
     return {gradient[0] * saved.tensors[0]};
   }
-  model::LayerSize size_for(const model::TensorShape& input,
-                            at::ScalarType,
-                            int32_t) const override {
-    return {input, 2 * input.bytes()};
+  model::LayerSize size_for(const model::Shapes& inputs, at::ScalarType, int32_t) const override {
+    return {inputs, 2 * model::bytes_of(inputs)};
   }
 
  private:
@@ -85,11 +83,8 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
   plan::Holdings holdings;
   {
     model::Parameters parameters(chain, at::kFloat, /*seed=*/1);
-    costs = profile::measure(chain,
-                             parameters,
-                             batch.inputs.narrow(0, 0, each).clone(),
-                             batch.targets.narrow(0, 0, each).clone(),
-                             {.only_bytes = true});
+    costs = profile::measure(
+        chain, parameters, test::first_rows(batch.batch, each), {.only_bytes = true});
     holdings = plan::whole_holdings(model_sizes(recipe, chain), costs, plan::Machine());
   }
   const auto program = [&](plan::Recompute how) {
@@ -103,9 +98,7 @@ CheckReport check(const model::Chain& chain, plan::Recompute recompute, int64_t 
                     chain,
                     program(recompute),
                     program(plan::Recompute::None),
-                    {.steps = 3, .batch = [&](int64_t) {
-                       return BatchTensors{batch.inputs, batch.targets};
-                     }});
+                    {.steps = 3, .batch = [&](int64_t) { return batch.batch; }});
 }
 
 }  // namespace

@@ -20,15 +20,18 @@
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
 #include "penstock/data/loader.h"
+#include "penstock/model/family.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/optimizer.h"
 #include "penstock/plan/cost_table.h"
 #include "penstock/run/plain_step.h"
+#include "penstock/train/batch_tensors.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
-#include "penstock/train/trainer.h"
+#include "penstock/train/subject.h"
 
 #include "support/temp_folder.h"
 
@@ -47,10 +50,12 @@ struct Case {
   std::string optimizer = "adamw";
   bool keeps_gathered = false;
   bool is_tied = true;
+  std::string family = "gpt2";
 };
 
 std::string name_of(const Case& c) {
-  std::string name = cat(c.pipeline > 1 ? cat("pipeline", c.pipeline, "_", c.schedule, "_") : "",
+  std::string name = cat(c.family == "gpt2" ? "" : cat(c.family, "_"),
+                         c.pipeline > 1 ? cat("pipeline", c.pipeline, "_", c.schedule, "_") : "",
                          "data",
                          c.data,
                          "_",
@@ -85,6 +90,7 @@ class DataParallel : public testing::TestWithParam<Case> {
     config::Recipe recipe;
     // Wide enough that matrices are cut in the middle.
     recipe.model = {.layers = 3, .width = 48, .heads = 4, .context = 64, .vocabulary = 256};
+    recipe.model.family = c.family;
     recipe.model.tied = c.is_tied;
     if (c.is_limited) {
       recipe.model.layers = 6;
@@ -92,7 +98,12 @@ class DataParallel : public testing::TestWithParam<Case> {
       // flight.
       recipe.plan.cuts = c.pipeline > 1 ? "9" : "";
     }
-    recipe.model.dropout = 0.1;
+    if (c.family == "llama") {
+      recipe.model.kv_heads = 2;
+      recipe.model.hidden = 112;
+    } else {
+      recipe.model.dropout = 0.1;
+    }
     recipe.data.path = (folder_.path() / "text.txt").string();
     recipe.train.steps = kSteps;
     recipe.train.batch = 16;
@@ -125,7 +136,7 @@ class DataParallel : public testing::TestWithParam<Case> {
   Summary train(const config::Recipe& recipe) {
     Summary summary;
     run_ranks(recipe, /*asked=*/0, [&](comm::Group& group) {
-      Trainer trainer(recipe, {}, group);
+      RankTrainer trainer(recipe, {}, group);
       const Summary own = trainer.run();
       if (group.rank() == 0) {
         summary = own;
@@ -144,7 +155,7 @@ class DataParallel : public testing::TestWithParam<Case> {
 // The highest, in steps of a four-hundredth, that makes the plan compute something again; 1 where
 // none does.
 int64_t limit_that_recomputes(config::Recipe recipe) {
-  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const plan::CostTable costs = plan::read_costs(recipe.plan.costs);
   const plan::Outcome whole = plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
   const int64_t peak = whole.most_peak_bytes();
@@ -168,24 +179,22 @@ struct Reference {
 };
 
 Reference train_alone(const config::Recipe& recipe) {
-  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   Reference reference;
   reference.parameters =
       std::make_unique<model::Parameters>(chain, compute_type(recipe.train), recipe.train.seed);
   model::Parameters& parameters = *reference.parameters;
   const auto optimizer = optim::make_optimizer(recipe.train, parameters);
-  const data::Split split = open_data(recipe);
+  const data::Split split = family_subject().open_data(recipe);
   data::Loader loader(
       split.train, {.seed = static_cast<uint64_t>(recipe.train.seed), .batch = recipe.train.batch});
   const bool is_sharded = recipe.plan.shard == "gradients" || recipe.plan.shard == "parameters";
   for (int64_t step = 0; step < kSteps; ++step) {
     const data::Batch batch = loader.next();
-    const BatchTensors tensors = as_tensors(batch);
     reference.losses.push_back(
         run::accumulate_as_replicas(chain,
                                     parameters,
-                                    {.inputs = tensors.inputs,
-                                     .targets = tensors.targets,
+                                    {.batch = as_tensors(batch),
                                      .first_sample = batch.first_sample,
                                      .micro_batches = recipe.plan.micro_batches,
                                      .seed = static_cast<uint64_t>(recipe.train.seed),
@@ -201,16 +210,15 @@ Reference train_alone(const config::Recipe& recipe) {
 
 // Of all batches that the replicas evaluate, in order.
 double validate_alone(const config::Recipe& recipe, const model::Parameters& parameters) {
-  const model::Chain chain = make_chain(recipe.model, device::open_cpu());
-  const data::Split split = open_data(recipe);
+  const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
+  const data::Split split = family_subject().open_data(recipe);
   const int64_t sequences = std::min(recipe.run.validate_sequences, split.validation->samples());
   const int64_t at_once = recipe.micro_batch_size();
   run::LossSum total;
   for (int64_t first = 0; first < sequences; first += at_once) {
     const data::Batch batch =
         data::read_in_order(*split.validation, first, std::min(at_once, sequences - first));
-    const BatchTensors tensors = as_tensors(batch);
-    const run::LossSum part = run::evaluate(chain, parameters, tensors.inputs, tensors.targets);
+    const run::LossSum part = run::evaluate(chain, parameters, as_tensors(batch));
     total.sum += part.sum;
     total.count += part.count;
   }
@@ -239,7 +247,7 @@ TEST_P(DataParallel, HasTheBitsOfOneDevice) {
   // What was saved, by name.
   config::Recipe alone = replicas;
   alone.plan = config::PlanOptions();
-  const model::Chain chain = make_chain(alone.model, device::open_cpu());
+  const model::Chain chain = model::make_chain(alone.model, device::open_cpu());
   model::Parameters loaded(chain, compute_type(alone.train), 99);
   checkpoint::load_weights(summary.checkpoint, loaded);
   for (const model::Parameter& parameter : reference.parameters->all()) {
@@ -286,6 +294,16 @@ std::vector<Case> cases() {
   for (const char* schedule : {"gpipe", "interleaved", "zb-h2", "zb-v"}) {
     all.push_back({.pipeline = 2, .shard = "parameters", .micro_batches = 4, .schedule = schedule});
   }
+  for (const std::string& shard : shards) {
+    all.push_back({.shard = shard, .micro_batches = 2, .family = "llama"});
+  }
+  all.push_back({.shard = "gradients", .micro_batches = 4, .is_limited = true, .family = "llama"});
+  all.push_back({.pipeline = 2,
+                 .shard = "parameters",
+                 .micro_batches = 4,
+                 .schedule = "zb-v",
+                 .is_tied = false,
+                 .family = "llama"});
   return all;
 }
 

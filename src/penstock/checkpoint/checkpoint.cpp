@@ -40,6 +40,7 @@ namespace {
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kOptimizerName = "optimizer.safetensors";
 constexpr const char* kStateName = "state.json";
+constexpr const char* kLayersName = "layers.safetensors";  // where layers have state
 constexpr const char* kRecipeName = "recipe.toml";
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kReplicasKey = "replicas";  // in state.json, where state is per replica
@@ -185,8 +186,10 @@ fs::path commit(PendingCheckpoint& pending,
   const fs::path& folder = pending.path();
   pending.add(save_text(folder, kStateName, state_json));
   pending.add(save_text(folder, kRecipeName, config::format_recipe(recipe)));
-  pending.add(
-      save_text(folder, kConfigName, hugging_face_config(recipe.model, recipe.data.tokenizer)));
+  if (recipe.model.family != config::kOwnFamily) {
+    pending.add(
+        save_text(folder, kConfigName, hugging_face_config(recipe.model, recipe.data.tokenizer)));
+  }
   const fs::path final = pending.commit({.penstock_version = kVersion,
                                          .torch_version = TORCH_VERSION,
                                          .created = utc_now(),
@@ -277,16 +280,21 @@ fs::path save(const config::Recipe& recipe,
   const std::vector<model::ParameterSpec> specs = chain.parameters();
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   const int32_t replicas = parameters.replicas();
-  return write_together(recipe,
-                        {{kWeightsName,
-                          SafetensorsLayout(weight_specs(specs), metadata),
-                          weights_to_write(parameters, left_out)},
-                         {kOptimizerName,
-                          SafetensorsLayout(state_specs(specs, optimizer, replicas), metadata),
-                          state_to_write(parameters, optimizer, left_out)}},
-                        state_text(recipe, optimizer, replicas, state),
-                        state,
-                        group);
+  std::vector<TensorFile> files = {
+      {kWeightsName,
+       SafetensorsLayout(weight_specs(specs), metadata),
+       weights_to_write(parameters, left_out)},
+      {kOptimizerName,
+       SafetensorsLayout(state_specs(specs, optimizer, replicas), metadata),
+       state_to_write(parameters, optimizer, left_out)}};
+  if (const std::vector<TensorSpec> layers = layer_state_specs(chain); !layers.empty()) {
+    // Replicas have the same: the first writes it.
+    files.push_back({kLayersName,
+                     SafetensorsLayout(layers, metadata),
+                     at.data == 0 ? layer_state_pieces(parameters) : std::vector<Piece>()});
+  }
+  return write_together(
+      recipe, files, state_text(recipe, optimizer, replicas, state), state, group);
 }
 
 fs::path save(const config::Recipe& recipe,
@@ -351,6 +359,10 @@ config::Recipe verified_recipe(const fs::path& folder) {
 void load_weights(const fs::path& folder, model::Parameters& parameters) {
   read_pieces(SafetensorsFile(folder / kWeightsName), weight_pieces(parameters));
   parameters.refresh_compute();
+  if (parameters.has_state()) {
+    read_exact_pieces(SafetensorsFile(folder / kLayersName), layer_state_pieces(parameters));
+    parameters.reset_state();
+  }
 }
 
 TrainState load(const fs::path& folder,

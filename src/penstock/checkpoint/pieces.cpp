@@ -71,19 +71,23 @@ std::vector<PlacedPiece> in_order(const SafetensorsLayout& layout,
 }
 
 void write_piece(SafetensorsWriter& writer, const TensorEntry& entry, const Piece& piece) {
-  check_piece(piece);
-  std::vector<float> staged;
+  PENSTOCK_CHECK(piece.flat.dim() == 1 && piece.flat.is_contiguous() &&
+                     dtype_of(piece.flat.scalar_type()) == entry.dtype,
+                 "a piece of ",
+                 piece.tensor,
+                 " that is not flat, or of another type than its file");
+  const size_t element = piece.flat.element_size();
+  std::vector<std::byte> staged;
   by_parts(piece.flat, [&](int64_t first, const at::Tensor& part) {
     const void* data = nullptr;
     if (part.is_cpu()) {
       data = part.const_data_ptr();
     } else {
-      staged.resize(static_cast<size_t>(part.numel()));
-      view_of(staged).copy_(part);
+      staged.resize(part.nbytes());
+      at::from_blob(staged.data(), part.sizes(), part.scalar_type()).copy_(part);
       data = staged.data();
     }
-    writer.write(
-        entry, static_cast<size_t>(piece.first + first) * sizeof(float), data, part.nbytes());
+    writer.write(entry, static_cast<size_t>(piece.first + first) * element, data, part.nbytes());
   });
 }
 
@@ -141,6 +145,33 @@ void fill(const Piece& piece,
 
 }  // namespace
 
+Dtype dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return Dtype::Bool;
+    case at::kByte:
+      return Dtype::U8;
+    case at::kChar:
+      return Dtype::I8;
+    case at::kShort:
+      return Dtype::I16;
+    case at::kInt:
+      return Dtype::I32;
+    case at::kLong:
+      return Dtype::I64;
+    case at::kHalf:
+      return Dtype::F16;
+    case at::kBFloat16:
+      return Dtype::BF16;
+    case at::kFloat:
+      return Dtype::F32;
+    case at::kDouble:
+      return Dtype::F64;
+    default:
+      throw InternalError(cat("files hold no ", c10::toString(type)));
+  }
+}
+
 FileRecord write_pieces(const fs::path& folder,
                         const std::string& name,
                         const SafetensorsLayout& layout,
@@ -188,6 +219,26 @@ void read_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces) 
   for (const Piece& piece : pieces) {
     const TensorEntry& entry = require_tensor(file, piece.tensor, piece.shape);
     fill(piece, [&](int64_t first, std::span<float> out) { read_floats(file, entry, first, out); });
+  }
+}
+
+void read_exact_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces) {
+  const c10::NoGradGuard no_grad;
+  for (const Piece& piece : pieces) {
+    const TensorEntry& entry = require_tensor(file, piece.tensor, piece.shape);
+    const at::ScalarType type = piece.flat.scalar_type();
+    if (entry.dtype != dtype_of(type)) {
+      throw CheckpointError(cat(file.path().string(),
+                                ": tensor ",
+                                entry.name,
+                                " has type ",
+                                dtype_name(entry.dtype),
+                                "; this model has it as ",
+                                dtype_name(dtype_of(type))));
+    }
+    std::vector<std::byte> stored(piece.flat.nbytes());
+    file.read(entry, static_cast<size_t>(piece.first) * piece.flat.element_size(), stored);
+    at::Tensor(piece.flat).copy_(at::from_blob(stored.data(), piece.flat.sizes(), type));
   }
 }
 

@@ -23,7 +23,8 @@ struct Piece {
   std::string tensor;
   std::vector<int64_t> shape;  // of the whole tensor
   int64_t first = 0;           // element of the tensor
-  at::Tensor flat;             // float32 on any device, one dimension, without gaps
+  // On any device, one dimension, without gaps; float32, but for layers' state.
+  at::Tensor flat;
 };
 
 // Fills the file folder/name, which is there as create_safetensors() makes it: each rank with its
@@ -43,6 +44,11 @@ const TensorEntry& require_tensor(const SafetensorsFile& file,
 // Fills every piece; float32, float16 and bfloat16 are read, a few MiB at a time. Throws
 // CheckpointError when a tensor is missing or has another shape or type.
 void read_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces);
+// The same for pieces of any type, which the file must have as they are.
+void read_exact_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces);
+
+// As files name a tensor's type. InternalError for those that they do not have.
+Dtype dtype_of(at::ScalarType type);
 
 // Of a tensor that each replica has its own values of: "<tensor>.<replica>".
 std::string replica_name(const std::string& tensor, int64_t replica);

@@ -204,4 +204,27 @@ std::vector<Piece> state_to_write(const model::Parameters& parameters,
   return all;
 }
 
+std::vector<TensorSpec> layer_state_specs(const model::Chain& chain) {
+  std::vector<TensorSpec> specs;
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    for (const model::StateSpec& state : chain.layer(i).state()) {
+      specs.push_back({state.name, dtype_of(state.type), state.shape});
+    }
+  }
+  return specs;
+}
+
+std::vector<Piece> layer_state_pieces(const model::Parameters& parameters) {
+  std::vector<Piece> pieces;
+  for (const model::Parameters::StateTensors& state : parameters.states()) {
+    for (size_t i = 0; i < state.names.size(); ++i) {
+      pieces.push_back({state.names[i],
+                        state.current[i].sizes().vec(),
+                        /*first=*/0,
+                        state.current[i].view({-1})});
+    }
+  }
+  return pieces;
+}
+
 }  // namespace penstock::checkpoint

@@ -30,6 +30,11 @@ std::vector<TensorSpec> state_specs(const std::vector<model::ParameterSpec>& par
 // Whether the optimizer has state that each replica has its own values of.
 bool has_replica_state(const optim::Optimizer& optimizer);
 
+// Those of layers.safetensors: the state of all layers of the chain.
+std::vector<TensorSpec> layer_state_specs(const model::Chain& chain);
+// Of the layers that a rank has, whole.
+std::vector<Piece> layer_state_pieces(const model::Parameters& parameters);
+
 // What a rank is to read.
 std::vector<Piece> weight_pieces(const model::Parameters& parameters);
 std::vector<Piece> state_pieces(const model::Parameters& parameters,

@@ -20,4 +20,11 @@ constexpr int64_t record_channel(int64_t layers) {
   return 2 * (layers + 1) + 1;
 }
 
+constexpr int64_t carried_channel(int64_t layers, int64_t element) {
+  return 2 * (layers + 2 + element);
+}
+constexpr int64_t carried_gradient_channel(int64_t layers, int64_t element) {
+  return 2 * (layers + 2 + element) + 1;
+}
+
 }  // namespace penstock::comm

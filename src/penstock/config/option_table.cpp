@@ -30,6 +30,7 @@ std::vector<std::string> family_names() {
 #define PENSTOCK_FAMILY(family) #family,
 #include "penstock/config/families.def"
 #undef PENSTOCK_FAMILY
+      kOwnFamily,
   };
 }
 
@@ -161,7 +162,11 @@ std::vector<Option> make_table() {
   const NumberRange positive{.least = 0, .without_least = true};
   const NumberRange loss_scale{.least = 0, .most = kLargestLossScale, .without_least = true};
   return {
-      choice("model.family", model, &ModelOptions::family, family_names(), "the model family"),
+      choice("model.family",
+             model,
+             &ModelOptions::family,
+             family_names(),
+             "the model family; \"own\" for the chain of a C++ program (docs/own_models.md)"),
       integer("model.layers", model, &ModelOptions::layers, {1, 100'000}, "transformer blocks"),
       integer("model.width",
               model,

@@ -8,6 +8,9 @@
 
 namespace penstock::config {
 
+// Instead of a family's name: the chain comes from a program of the user's.
+inline constexpr const char* kOwnFamily = "own";
+
 struct ModelOptions {
   std::string family = "gpt2";
   int64_t layers = 12;

@@ -1,28 +1,49 @@
-// Several samples side by side, as a step takes them.
+// Several samples side by side, as a step takes them: named tensors, whole or a part of the rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "penstock/data/dataset.h"
 
 namespace penstock::data {
 
-struct Batch {
-  int64_t first_sample = 0;
-  int64_t sequences = 0;
-  int64_t context = 0;
-  std::vector<int64_t> inputs;   // [sequences, context], row-major
-  std::vector<int64_t> targets;  // [sequences, context], row-major
+struct BatchField {
+  Field field;
+  std::vector<std::byte> bytes;  // [rows, field.shape...], row-major
 };
 
-// Room for `sequences` samples of the dataset; read_row fills it.
-Batch make_batch(const Dataset& dataset, int64_t first_sample, int64_t sequences);
+struct Batch {
+  int64_t first_sample = 0;         // of the whole batch, in the run
+  int64_t samples = 0;              // of the whole batch
+  int64_t first_row = 0, rows = 0;  // which of its rows are here
+  std::vector<BatchField> fields;
 
-// Puts sample `sample` of the dataset into row `row`.
-void read_row(const Dataset& dataset, int64_t sample, int64_t row, Batch& batch);
+  // Nothing when the batch lacks a field of this name.
+  const BatchField* find(const std::string& name) const;
+};
 
-// Samples [first, first + count) as they lie in the dataset: for validation.
-Batch read_in_order(const Dataset& dataset, int64_t first, int64_t count);
+// Gives the batch, whose rows are known, room for these fields; read_row fills it.
+void make_room(const Dataset& dataset, const std::vector<size_t>& fields, Batch& batch);
+
+// Puts these fields of sample `sample` of the dataset into row `row` of those that are here.
+void read_row(const Dataset& dataset,
+              const std::vector<size_t>& fields,
+              int64_t sample,
+              int64_t row,
+              Batch& batch);
+
+// Samples [first, first + count) as they lie in the dataset: for validation. No names: all fields.
+Batch read_in_order(const Dataset& dataset,
+                    int64_t first,
+                    int64_t count,
+                    const std::vector<std::string>& fields = {});
+
+// Makes two batches that follow each other, of the same fields, into one: the rows that are here of
+// `all`, then those of `next`. `all` may have nothing in it yet. When parts of the rows are here,
+// first_row stays that of the first batch.
+void append(Batch& all, Batch next);
 
 }  // namespace penstock::data

@@ -1,83 +1,70 @@
 #include "penstock/data/dataset.h"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
+#include <numeric>
 
-#include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
+#include "penstock/base/quote.h"
 #include "penstock/base/units.h"
 
 namespace penstock::data {
 
-Dataset::Dataset(std::shared_ptr<const TokenStore> store,
-                 int64_t begin,
-                 int64_t end,
-                 int64_t context)
-    : store_(std::move(store)), begin_(begin), end_(end), context_(context) {
-  PENSTOCK_CHECK(context_ > 0, "context ", context_);
-  PENSTOCK_CHECK(begin_ >= 0 && end_ <= store_->size(), "tokens ", begin_, " to ", end_);
-  PENSTOCK_CHECK(tokens() > context_, tokens(), " tokens, context ", context_);
+namespace {
+
+[[noreturn]] void fail_field(const Dataset& dataset, const std::string& name) {
+  std::vector<std::string> known;
+  for (const Field& field : dataset.fields()) {
+    known.push_back(field.name);
+  }
+  throw ConfigError(cat("the data has no field ", in_quotes(name), "; it has ", join(known, ", ")));
 }
 
-void Dataset::read_sample(int64_t k, std::span<int64_t> inputs, std::span<int64_t> targets) const {
-  PENSTOCK_CHECK(k >= 0 && k < samples(), "sample ", k, " of ", samples());
-  PENSTOCK_CHECK(inputs.size() == static_cast<size_t>(context_), inputs.size(), " inputs");
-  PENSTOCK_CHECK(targets.size() == inputs.size(), targets.size(), " targets");
-  const int64_t first = begin_ + k * context_;
-  store_->read(first, inputs);
-  std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
-  store_->read(first + context_, targets.last(1));
+}  // namespace
+
+std::string Dataset::size_text() const {
+  return cat(format_count(samples()), samples() == 1 ? " sample" : " samples");
 }
 
-std::string Dataset::fingerprint() const {
-  constexpr int64_t most = 4096;
-  const int64_t count = std::min(most, tokens());
-  std::vector<int64_t> sample(static_cast<size_t>(count));
-  uint32_t checksum = 0;
-  for (const int64_t first : {begin_, end_ - count}) {
-    store_->read(first, sample);
-    checksum = crc32c(sample.data(), sample.size() * sizeof(int64_t), checksum);
-  }
-  char text[64];
-  std::snprintf(
-      text, sizeof text, "%lld tokens, checksum %08x", static_cast<long long>(tokens()), checksum);
-  return text;
+int Dataset::find(const std::string& name) const {
+  const std::vector<Field>& all = fields();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Field& field) { return field.name == name; });
+  return found == all.end() ? -1 : static_cast<int>(found - all.begin());
 }
 
-Split split_dataset(std::shared_ptr<const TokenStore> store, int64_t context, double held_out) {
-  PENSTOCK_CHECK(context > 0, "context ", context);
-  PENSTOCK_CHECK(held_out >= 0 && held_out < 1, "held out ", held_out);
-  const int64_t all = store->size();
-  const int64_t validation = std::llround(held_out * static_cast<double>(all));
-  const int64_t train = all - validation;
-  if (train <= context) {
-    throw ConfigError(cat("model.context = ",
-                          context,
-                          train < context ? " is longer than" : " is as long as",
-                          " the training part of the corpus (",
-                          train,
-                          " tokens, where one sample takes ",
-                          context + 1,
-                          "); shorten model.context or give more text in data.path"));
+void Dataset::check_read(int64_t sample, size_t field, std::span<const std::byte> into) const {
+  PENSTOCK_CHECK(sample >= 0 && sample < samples(), "sample ", sample, " of ", samples());
+  PENSTOCK_CHECK(field < fields().size(), "field ", field, " of ", fields().size());
+  PENSTOCK_CHECK(static_cast<int64_t>(into.size()) == fields()[field].bytes(),
+                 into.size(),
+                 " bytes for ",
+                 fields()[field].name,
+                 ", which has ",
+                 fields()[field].bytes());
+}
+
+std::vector<size_t> chosen_fields(const Dataset& dataset, const std::vector<std::string>& names) {
+  // Here, for whoever wrote the dataset: everything that reads one comes by.
+  check_fields(dataset.fields());
+  if (dataset.samples() < 1) {
+    throw ConfigError("the data has no samples; give it at least one");
   }
-  if (held_out > 0 && validation <= context) {
-    throw ConfigError(cat("data.split = ",
-                          format_number(held_out),
-                          " holds out ",
-                          validation,
-                          " of ",
-                          all,
-                          " tokens, too few for one sample of model.context = ",
-                          context,
-                          "; raise data.split, shorten model.context, give more text in data.path, "
-                          "or set data.split = 0 to train without validation"));
+  std::vector<size_t> chosen;
+  if (names.empty()) {
+    chosen.resize(dataset.fields().size());
+    std::iota(chosen.begin(), chosen.end(), size_t{0});
   }
-  Split split{Dataset(store, 0, train, context), std::nullopt};
-  if (validation > 0) {
-    split.validation.emplace(std::move(store), train, all, context);
+  for (const std::string& name : names) {
+    const int found = dataset.find(name);
+    if (found < 0) {
+      fail_field(dataset, name);
+    }
+    const size_t index = static_cast<size_t>(found);
+    if (std::find(chosen.begin(), chosen.end(), index) == chosen.end()) {
+      chosen.push_back(index);
+    }
   }
-  return split;
+  return chosen;
 }
 
 }  // namespace penstock::data

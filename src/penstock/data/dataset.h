@@ -1,48 +1,61 @@
-// A part of the corpus, cut into windows of `context` tokens: what is trained on, or held out.
+// What is trained on, or held out: numbered samples, each of the same named tensors.
+//
+// A dataset gives one field of one sample at a time, so a rank reads only what it needs: its rows
+// of the batch, and the fields that its part of the model takes. docs/own_datasets.md shows how to
+// write one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "penstock/data/token_store.h"
+#include "penstock/data/field.h"
 
 namespace penstock::data {
 
 class Dataset {
  public:
-  // Tokens [begin, end) of the store, which must hold one sample: context + 1 tokens.
-  Dataset(std::shared_ptr<const TokenStore> store, int64_t begin, int64_t end, int64_t context);
+  virtual ~Dataset() = default;
 
-  int64_t samples() const { return (tokens() - 1) / context_; }
-  int64_t context() const { return context_; }
-  int64_t tokens() const { return end_ - begin_; }
+  virtual int64_t samples() const = 0;
 
-  // Tells this data from other data, cheaply: the number of tokens and a checksum of the first and
-  // the last few thousand. "338027 tokens, checksum 1a2b3c4d"
-  std::string fingerprint() const;
+  // The same for every sample.
+  virtual const std::vector<Field>& fields() const = 0;
 
-  // Sample k covers tokens begin + k * context up to and with begin + (k + 1) * context. Inputs are
-  // the first `context` of them, targets the last: each input's next token. Both spans hold
-  // `context`. Safe from several threads at once.
-  void read_sample(int64_t k, std::span<int64_t> inputs, std::span<int64_t> targets) const;
+  // Puts field `field` (an index into fields()) of sample `sample` into `into`, which has the
+  // field's bytes. Safe from several threads at once. The same sample always gives the same bytes.
+  virtual void read(int64_t sample, size_t field, std::span<std::byte> into) const = 0;
 
- private:
-  std::shared_ptr<const TokenStore> store_;
-  int64_t begin_;
-  int64_t end_;
-  int64_t context_;
+  // Tells this data from other data, cheaply: a run does not resume on other data.
+  virtual std::string fingerprint() const = 0;
+
+  // For people: "338,027 tokens"; "1,200 samples" unless a dataset says otherwise.
+  virtual std::string size_text() const;
+
+  // Bytes that read() has taken from files so far, as the dataset counts them; 0 where nothing is
+  // read from files.
+  virtual int64_t bytes_read() const { return 0; }
+
+  // The index of a field, or -1 when there is none of this name.
+  int find(const std::string& name) const;
+
+ protected:
+  // What read() may rely on: the sample and the field exist, `into` has the field's bytes.
+  void check_read(int64_t sample, size_t field, std::span<const std::byte> into) const;
 };
+
+using DatasetPtr = std::shared_ptr<const Dataset>;
 
 struct Split {
-  Dataset train;
-  std::optional<Dataset> validation;  // none when nothing is held out
+  DatasetPtr train;
+  DatasetPtr validation;  // nothing when nothing is held out
 };
 
-// Holds out the last `held_out` share (0 <= held_out < 1) of the tokens for validation. Throws
-// ConfigError when a part is too short for one sample.
-Split split_dataset(std::shared_ptr<const TokenStore> store, int64_t context, double held_out);
+// The indices of the fields with these names, in this order, each once; all fields for no names.
+// Throws ConfigError when the data lacks one, or when its samples or fields are no good.
+std::vector<size_t> chosen_fields(const Dataset& dataset, const std::vector<std::string>& names);
 
 }  // namespace penstock::data

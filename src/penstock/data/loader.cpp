@@ -6,12 +6,43 @@
 
 namespace penstock::data {
 
-Loader::Loader(const Dataset& dataset, LoaderOptions options)
-    : dataset_(dataset), options_(options), order_(dataset.samples(), options.seed) {
-  PENSTOCK_CHECK(options_.batch > 0, "batch ", options_.batch);
-  PENSTOCK_CHECK(options_.first_sample >= 0, "first sample ", options_.first_sample);
-  PENSTOCK_CHECK(options_.ahead > 0, "ahead ", options_.ahead);
+namespace {
+
+LoaderOptions checked(const DatasetPtr& dataset, LoaderOptions options) {
+  PENSTOCK_CHECK(dataset != nullptr, "no dataset");
+  PENSTOCK_CHECK(options.batch > 0, "batch ", options.batch);
+  PENSTOCK_CHECK(options.first_sample >= 0, "first sample ", options.first_sample);
+  PENSTOCK_CHECK(options.ahead > 0, "ahead ", options.ahead);
+  if (options.rows == -1) {
+    options.rows = options.batch - options.first_row;
+  }
+  PENSTOCK_CHECK(options.first_row >= 0 && options.rows > 0 &&
+                     options.rows <= options.batch - options.first_row,
+                 "rows ",
+                 options.first_row,
+                 " + ",
+                 options.rows,
+                 " of ",
+                 options.batch);
+  return options;
+}
+
+}  // namespace
+
+Loader::Loader(DatasetPtr dataset, LoaderOptions options)
+    : dataset_(std::move(dataset)),
+      options_(checked(dataset_, std::move(options))),
+      fields_(chosen_fields(*dataset_, options_.fields)),
+      order_(dataset_->samples(), options_.seed) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+int64_t Loader::bytes() const {
+  int64_t sample = 0;
+  for (const size_t field : fields_) {
+    sample += dataset_->fields()[field].bytes();
+  }
+  return options_.ahead * options_.rows * sample;
 }
 
 Batch Loader::next() {
@@ -45,13 +76,17 @@ void Loader::read_ahead(const std::stop_token& stop) {
         return;
       }
     }
-    Batch batch = make_batch(dataset_, first, options_.batch);
-    for (int64_t row = 0; row < options_.batch; ++row) {
+    Batch batch{.first_sample = first,
+                .samples = options_.batch,
+                .first_row = options_.first_row,
+                .rows = options_.rows};
+    make_room(*dataset_, fields_, batch);
+    for (int64_t row = 0; row < batch.rows; ++row) {
       // Asked per sample: a large batch from a cold disk can take seconds.
       if (stop.stop_requested()) {
         return;
       }
-      read_row(dataset_, order_.at(first + row), row, batch);
+      read_row(*dataset_, fields_, order_.at(first + batch.first_row + row), row, batch);
     }
     const std::lock_guard lock(mutex_);
     ready_.push_back(std::move(batch));

@@ -1,7 +1,8 @@
 // Training batches, read by a background thread ahead of the step that takes them.
 //
 // A batch is a pure function of the dataset, the seed and its first sample, so a loader that starts
-// at sample k continues exactly what another one left there.
+// at sample k continues exactly what another one left there, and loaders of different rows of a
+// batch agree on it without a word. Only the rows and fields that are asked for are read and kept.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +11,9 @@
 #include <exception>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "penstock/data/batch.h"
 #include "penstock/data/dataset.h"
@@ -22,27 +25,34 @@ struct LoaderOptions {
   uint64_t seed = 0;
   int64_t batch = 1;  // samples per batch
   int64_t first_sample = 0;
-  int64_t ahead = 4;  // batches kept ready
+  int64_t ahead = 4;                     // batches kept ready
+  std::vector<std::string> fields = {};  // empty: all
+  int64_t first_row = 0, rows = -1;  // of each batch: those of this replica; -1: all that follow
 };
 
 class Loader {
  public:
-  // Shares the dataset's tokens, so `dataset` may go before the loader.
-  Loader(const Dataset& dataset, LoaderOptions options);
+  // Throws ConfigError when the data lacks a field.
+  Loader(DatasetPtr dataset, LoaderOptions options);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Samples [first, first + batch) of the shuffled order; the next call goes on from there, through
-  // epoch after epoch without end. Rethrows what reading threw, once the batches before are taken,
-  // and again on each later call.
+  // Of samples [first, first + batch) of the shuffled order the rows that were asked for; the next
+  // call goes on from first + batch, through epoch after epoch without end. Rethrows what reading
+  // threw, once the batches before are taken, and again on each later call.
   Batch next();
+
+  // What the batches that are kept ready take at most, the one being read included: for the
+  // account. A batch that next() has given is the caller's.
+  int64_t bytes() const;
 
  private:
   void run(const std::stop_token& stop);
   void read_ahead(const std::stop_token& stop);
 
-  const Dataset dataset_;
+  const DatasetPtr dataset_;
   const LoaderOptions options_;
+  const std::vector<size_t> fields_;
   const SampleOrder order_;
 
   std::mutex mutex_;

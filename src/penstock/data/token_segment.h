@@ -22,6 +22,7 @@ class TokenSegment {
   explicit TokenSegment(std::vector<std::byte> text);
 
   int64_t size() const;
+  int64_t token_bytes() const { return static_cast<int64_t>(token_bytes_); }
 
   // Tokens [first, first + out.size()).
   void read(int64_t first, std::span<int64_t> out) const;

@@ -68,7 +68,7 @@ TokenStore::TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary)
   }
 }
 
-void TokenStore::read(int64_t first, std::span<int64_t> out) const {
+int64_t TokenStore::read(int64_t first, std::span<int64_t> out) const {
   const int64_t count = static_cast<int64_t>(out.size());
   PENSTOCK_CHECK(first >= 0 && count <= size() && first <= size() - count,
                  "tokens ",
@@ -77,6 +77,7 @@ void TokenStore::read(int64_t first, std::span<int64_t> out) const {
                  count,
                  " of ",
                  size());
+  int64_t bytes = 0;
   // The last segment that starts at or before `first`.
   const auto after = std::upper_bound(starts_.begin(), starts_.end() - 1, first);
   for (size_t i = static_cast<size_t>(after - starts_.begin()) - 1; !out.empty(); ++i) {
@@ -84,6 +85,7 @@ void TokenStore::read(int64_t first, std::span<int64_t> out) const {
     const int64_t left = segments_[i].size() - inside;
     const std::span<int64_t> part = out.first(std::min(out.size(), static_cast<size_t>(left)));
     segments_[i].read(inside, part);
+    bytes += static_cast<int64_t>(part.size()) * segments_[i].token_bytes();
     const auto bad = std::find_if(
         part.begin(), part.end(), [this](int64_t token) { return token >= vocabulary_; });
     if (bad != part.end()) {
@@ -92,6 +94,7 @@ void TokenStore::read(int64_t first, std::span<int64_t> out) const {
     first += static_cast<int64_t>(part.size());
     out = out.subspan(part.size());
   }
+  return bytes;
 }
 
 void TokenStore::check_all() const {

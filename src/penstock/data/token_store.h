@@ -28,9 +28,10 @@ class TokenStore {
 
   int64_t size() const { return starts_.back(); }
 
-  // Tokens [first, first + out.size()), which must lie inside. Safe from several threads at once.
-  // Throws ConfigError when an id is not below the vocabulary.
-  void read(int64_t first, std::span<int64_t> out) const;
+  // Tokens [first, first + out.size()), which must lie inside; returns how many bytes they take in
+  // the files. Safe from several threads at once. Throws ConfigError when an id is not below the
+  // vocabulary.
+  int64_t read(int64_t first, std::span<int64_t> out) const;
 
  private:
   TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary);

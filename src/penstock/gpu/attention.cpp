@@ -43,7 +43,8 @@ void check_graph(fe::error_t error, const char* call, int line) {
 #define PENSTOCK_CUDNN(call) check_cudnn((call), #call, __LINE__)
 #define PENSTOCK_GRAPH(call) check_graph((call), #call, __LINE__)
 
-// Every tensor is [samples, heads, tokens, head_width] to cuDNN; strides say how it lies.
+// Every tensor is [samples, heads, tokens, head_width] to cuDNN; strides say how it lies. Of queries,
+// keys and values a token has all side by side.
 class Builder {
  public:
   explicit Builder(const AttentionShape& shape)
@@ -55,21 +56,15 @@ class Builder {
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
 
-  std::vector<int64_t> sizes() const {
-    return {shape_.samples, shape_.heads, shape_.tokens, shape_.head_width};
+  TensorHandle packed_input(Name name, int64_t heads) {
+    return input(name, heads, shape_.qkv_width());
   }
-  // `parts` matrices of [heads, head_width] per token.
-  std::vector<int64_t> strides(int64_t parts) const {
-    const int64_t width = parts * shape_.heads * shape_.head_width;
-    return {shape_.tokens * width, shape_.head_width, width, 1};
+  TensorHandle values_input(Name name) { return input(name, shape_.heads, values_width()); }
+  void packed_output(const TensorHandle& tensor, Name name, int64_t heads) const {
+    output(tensor, name, heads, shape_.qkv_width());
   }
-
-  TensorHandle input(Name name, int64_t parts) {
-    return graph_->tensor(
-        fe::graph::Tensor_attributes().set_uid(name).set_dim(sizes()).set_stride(strides(parts)));
-  }
-  void output(const TensorHandle& tensor, Name name, int64_t parts) const {
-    tensor->set_output(true).set_uid(name).set_dim(sizes()).set_stride(strides(parts));
+  void values_output(const TensorHandle& tensor, Name name) const {
+    output(tensor, name, shape_.heads, values_width());
   }
   std::vector<int64_t> statistics_sizes() const {
     return {shape_.samples, shape_.heads, shape_.tokens, 1};
@@ -86,6 +81,24 @@ class Builder {
   }
 
  private:
+  int64_t values_width() const { return shape_.heads * shape_.head_width; }
+  std::vector<int64_t> sizes(int64_t heads) const {
+    return {shape_.samples, heads, shape_.tokens, shape_.head_width};
+  }
+  // `width` features per token.
+  std::vector<int64_t> strides(int64_t width) const {
+    return {shape_.tokens * width, shape_.head_width, width, 1};
+  }
+  TensorHandle input(Name name, int64_t heads, int64_t width) {
+    return graph_->tensor(fe::graph::Tensor_attributes()
+                              .set_uid(name)
+                              .set_dim(sizes(heads))
+                              .set_stride(strides(width)));
+  }
+  void output(const TensorHandle& tensor, Name name, int64_t heads, int64_t width) const {
+    tensor->set_output(true).set_uid(name).set_dim(sizes(heads)).set_stride(strides(width));
+  }
+
   AttentionShape shape_;
   std::shared_ptr<fe::graph::Graph> graph_;
 };
@@ -95,9 +108,12 @@ std::shared_ptr<fe::graph::Graph> build_forward(const AttentionShape& shape, cud
   const auto options =
       fe::graph::SDPA_attributes().set_generate_stats(true).set_causal_mask(true).set_attn_scale(
           builder.scale());
-  const auto [out, statistics] = builder.graph().sdpa(
-      builder.input(kQuery, 3), builder.input(kKey, 3), builder.input(kValue, 3), options);
-  builder.output(out, kOut, 1);
+  const auto [out, statistics] =
+      builder.graph().sdpa(builder.packed_input(kQuery, shape.heads),
+                           builder.packed_input(kKey, shape.num_kv_heads()),
+                           builder.packed_input(kValue, shape.num_kv_heads()),
+                           options);
+  builder.values_output(out, kOut);
   statistics->set_output(true)
       .set_uid(kStatistics)
       .set_data_type(fe::DataType_t::FLOAT)
@@ -119,16 +135,17 @@ std::shared_ptr<fe::graph::Graph> build_backward(const AttentionShape& shape,
                                  .set_data_type(fe::DataType_t::FLOAT)
                                  .set_dim(builder.statistics_sizes())
                                  .set_stride(builder.statistics_strides()));
-  const auto [query, key, value] = builder.graph().sdpa_backward(builder.input(kQuery, 3),
-                                                                 builder.input(kKey, 3),
-                                                                 builder.input(kValue, 3),
-                                                                 builder.input(kOut, 1),
-                                                                 builder.input(kOutGradient, 1),
-                                                                 statistics,
-                                                                 options);
-  builder.output(query, kQueryGradient, 3);
-  builder.output(key, kKeyGradient, 3);
-  builder.output(value, kValueGradient, 3);
+  const auto [query, key, value] =
+      builder.graph().sdpa_backward(builder.packed_input(kQuery, shape.heads),
+                                    builder.packed_input(kKey, shape.num_kv_heads()),
+                                    builder.packed_input(kValue, shape.num_kv_heads()),
+                                    builder.values_input(kOut),
+                                    builder.values_input(kOutGradient),
+                                    statistics,
+                                    options);
+  builder.packed_output(query, kQueryGradient, shape.heads);
+  builder.packed_output(key, kKeyGradient, shape.num_kv_heads());
+  builder.packed_output(value, kValueGradient, shape.num_kv_heads());
   return builder.build(handle);
 }
 
@@ -137,15 +154,18 @@ struct Built {
   int64_t workspace_bytes = 0;
 };
 
-void* offset(const void* base, int64_t elements, Type type) {
-  return static_cast<char*>(const_cast<void*>(base)) + elements * size_of(type);
+// Where the queries (0), keys (1) or values (2) of the first token begin.
+void* part_of(const void* qkv, const AttentionShape& shape, int64_t part) {
+  const int64_t heads_before = part == 0 ? 0 : shape.heads + (part - 1) * shape.num_kv_heads();
+  return static_cast<char*>(const_cast<void*>(qkv)) +
+         heads_before * shape.head_width * size_of(shape.type);
 }
 
 }  // namespace
 
 bool can_attend(const AttentionShape& shape) {
   return shape.type != Type::Float32 && shape.tokens > 1 && shape.head_width % 8 == 0 &&
-         shape.head_width <= 128;
+         shape.head_width <= 128 && shape.heads % shape.num_kv_heads() == 0;
 }
 
 struct Attention::Impl {
@@ -194,11 +214,10 @@ int64_t Attention::backward_workspace_bytes(const AttentionShape& shape) {
 }
 
 void Attention::forward(const AttentionShape& shape, const Forward& work, Stream stream) {
-  const int64_t width = shape.heads * shape.head_width;
   impl_->execute(impl_->forward(shape),
-                 {{kQuery, offset(work.qkv, 0, shape.type)},
-                  {kKey, offset(work.qkv, width, shape.type)},
-                  {kValue, offset(work.qkv, 2 * width, shape.type)},
+                 {{kQuery, part_of(work.qkv, shape, 0)},
+                  {kKey, part_of(work.qkv, shape, 1)},
+                  {kValue, part_of(work.qkv, shape, 2)},
                   {kOut, work.values},
                   {kStatistics, work.statistics}},
                  work.workspace,
@@ -206,17 +225,16 @@ void Attention::forward(const AttentionShape& shape, const Forward& work, Stream
 }
 
 void Attention::backward(const AttentionShape& shape, const Backward& work, Stream stream) {
-  const int64_t width = shape.heads * shape.head_width;
   impl_->execute(impl_->backward(shape),
-                 {{kQuery, offset(work.qkv, 0, shape.type)},
-                  {kKey, offset(work.qkv, width, shape.type)},
-                  {kValue, offset(work.qkv, 2 * width, shape.type)},
+                 {{kQuery, part_of(work.qkv, shape, 0)},
+                  {kKey, part_of(work.qkv, shape, 1)},
+                  {kValue, part_of(work.qkv, shape, 2)},
                   {kOut, const_cast<void*>(work.values)},
                   {kOutGradient, const_cast<void*>(work.values_gradient)},
                   {kStatistics, const_cast<float*>(work.statistics)},
-                  {kQueryGradient, offset(work.qkv_gradient, 0, shape.type)},
-                  {kKeyGradient, offset(work.qkv_gradient, width, shape.type)},
-                  {kValueGradient, offset(work.qkv_gradient, 2 * width, shape.type)}},
+                  {kQueryGradient, part_of(work.qkv_gradient, shape, 0)},
+                  {kKeyGradient, part_of(work.qkv_gradient, shape, 1)},
+                  {kValueGradient, part_of(work.qkv_gradient, shape, 2)}},
                  work.workspace,
                  stream);
 }

@@ -1,7 +1,9 @@
 // Causal self-attention by cuDNN's fused kernels: the [tokens, tokens] matrix never exists;
 // backward needs one number per row beside what forward read and wrote. Queries, keys and values
-// lie side by side as the projection leaves them, [samples, tokens, 3, heads, head_width], and so
-// do their gradients: nothing is copied.
+// lie side by side as the projection leaves them, heads of queries, then those of keys, then those of
+// values, [samples, tokens, heads + 2 kv_heads, head_width], and so do their gradients: nothing is
+// copied. Where heads of keys and values are fewer than those of queries, each serves as many
+// neighbouring heads of queries.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,11 @@ struct AttentionShape {
   int64_t samples = 0, tokens = 0, heads = 0, head_width = 0;
   // Backward gives the same bits every time, at some cost.
   bool is_deterministic = false;
+  int64_t kv_heads = 0;  // divides heads; 0: as many
+
+  int64_t num_kv_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  // Features of a token, of queries, keys and values together.
+  int64_t qkv_width() const { return (heads + 2 * num_kv_heads()) * head_width; }
 
   auto operator<=>(const AttentionShape&) const = default;
 };
@@ -33,7 +40,7 @@ class Attention {
   int64_t backward_workspace_bytes(const AttentionShape& shape);
 
   struct Forward {
-    const void* qkv;    // [samples, tokens, 3, heads, head_width]
+    const void* qkv;    // [samples, tokens, heads + 2 kv_heads, head_width]
     void* values;       // [samples, tokens, heads, head_width]
     float* statistics;  // [samples, heads, tokens]
     void* workspace;

@@ -92,8 +92,15 @@ __global__ void __launch_bounds__(kThreads) embed_rows(const T* __restrict__ tab
     return;
   }
   table += tokens[row] * width;
-  positions += row % context * width;
   out += row * width;
+  if (positions == nullptr) {
+#pragma unroll 4
+    for (int64_t i = lane_index() * N; i < width; i += kWarp * N) {
+      store<T, N>(out + i, load<T, N>(table + i));
+    }
+    return;
+  }
+  positions += row % context * width;
 #pragma unroll 4
   for (int64_t i = lane_index() * N; i < width; i += kWarp * N) {
     float values[N], position[N];
@@ -397,9 +404,11 @@ void launch_backward(const EmbeddingBackward& work, Stream stream) {
       sorted, work.width, space.partials, work.table_gradient);
   PENSTOCK_CUDA(cudaGetLastError());
 
-  sum_samples<T, N><<<grid_of<N>(work.context, work.width), kThreads, 0, stream>>>(
-      gradient, work.rows, work.context, work.width, work.position_gradient);
-  PENSTOCK_CUDA(cudaGetLastError());
+  if (work.position_gradient != nullptr) {
+    sum_samples<T, N><<<grid_of<N>(work.context, work.width), kThreads, 0, stream>>>(
+        gradient, work.rows, work.context, work.width, work.position_gradient);
+    PENSTOCK_CUDA(cudaGetLastError());
+  }
 }
 
 // Calls launch.operator()<T, elements a lane takes at a time>: a pack where every row starts on

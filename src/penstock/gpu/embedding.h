@@ -1,4 +1,4 @@
-// Rows of a table by token plus a learned position, and the gradients of both.
+// Rows of a table by token, plus a learned position where there is one, and the gradients of both.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace penstock::gpu {
 struct EmbeddingForward {
   Type type;
   const void* table;      // [vocabulary, width]
-  const void* positions;  // [context, width]
+  const void* positions;  // [context, width] or null
   const int64_t* tokens;  // [rows]
   void* out;              // [rows, width]
   int64_t rows;           // samples * context
@@ -29,7 +29,7 @@ struct EmbeddingBackward {
   const void* gradient;      // [rows, width]
   const int64_t* tokens;     // [rows], each in 0 .. vocabulary - 1
   float* table_gradient;     // [vocabulary, width]
-  float* position_gradient;  // [context, width]
+  float* position_gradient;  // [context, width] or null
   int64_t rows;              // samples * context, below 2^31
   int64_t context;
   int64_t width;

@@ -6,11 +6,13 @@ namespace {
 
 constexpr int kMaxRegisterWidth = 2048;
 
+// kIsCentred: layer norm, which takes the mean off and adds a shift; else root-mean-square norm.
+template <bool kIsCentred>
 __device__ void write_statistics(const NormForward& work, int64_t row, float mean, float inverse) {
   if (threadIdx.x % kWarp != 0) {
     return;
   }
-  if (work.mean != nullptr) {
+  if (kIsCentred && work.mean != nullptr) {
     work.mean[row] = mean;
   }
   if (work.inverse_deviation != nullptr) {
@@ -18,7 +20,7 @@ __device__ void write_statistics(const NormForward& work, int64_t row, float mea
   }
 }
 
-template <typename T, int N>
+template <bool kIsCentred, typename T, int N>
 __device__ void write_normalised(const NormForward& work,
                                  int64_t row,
                                  int64_t column,
@@ -28,16 +30,22 @@ __device__ void write_normalised(const NormForward& work,
   float scale[N];
   float shift[N];
   load_floats(work.scale + column, scale);
-  load_floats(work.shift + column, shift);
+  if constexpr (kIsCentred) {
+    load_floats(work.shift + column, shift);
+  }
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    values[n] = (values[n] - mean) * inverse * scale[n] + shift[n];
+    if constexpr (kIsCentred) {
+      values[n] = (values[n] - mean) * inverse * scale[n] + shift[n];
+    } else {
+      values[n] = values[n] * inverse * scale[n];
+    }
   }
   store<T, N>(static_cast<T*>(work.out) + row * work.width + column, pack<T, N>(values));
 }
 
 // The row stays in registers, V packs a lane, so that the variance can be taken about the mean.
-template <typename T, int V>
+template <typename T, int V, bool kIsCentred>
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
     norm_register_kernel(const __grid_constant__ NormForward work) {
   constexpr int N = kVector<T>;
@@ -67,7 +75,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
       sum += values[v][n];
     }
   }
-  const float mean = warp_sum(sum) / static_cast<float>(width);
+  const float mean = kIsCentred ? warp_sum(sum) / static_cast<float>(width) : 0;
   float squares = 0;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
@@ -83,14 +91,15 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     if (first + v * kWarp * N < width) {
-      write_normalised<T, N>(work, row, first + v * kWarp * N, mean, inverse, values[v]);
+      write_normalised<kIsCentred, T, N>(
+          work, row, first + v * kWarp * N, mean, inverse, values[v]);
     }
   }
-  write_statistics(work, row, mean, inverse);
+  write_statistics<kIsCentred>(work, row, mean, inverse);
 }
 
 // For any width: reads the row three times, twice from a cache if it is not too long.
-template <typename T, int N>
+template <typename T, int N, bool kIsCentred>
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
     norm_plain_kernel(const __grid_constant__ NormForward work) {
   const int64_t row = warp_row();
@@ -101,13 +110,13 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
   const T* x = static_cast<const T*>(work.x) + row * work.width;
   float values[N];
   float sum = 0;
-  for (int64_t column = first; column < work.width; column += kWarp * N) {
+  for (int64_t column = first; kIsCentred && column < work.width; column += kWarp * N) {
     unpack(load<T, N>(x + column), values);
     for (int n = 0; n < N; ++n) {
       sum += values[n];
     }
   }
-  const float mean = warp_sum(sum) / static_cast<float>(work.width);
+  const float mean = kIsCentred ? warp_sum(sum) / static_cast<float>(work.width) : 0;
   float squares = 0;
   for (int64_t column = first; column < work.width; column += kWarp * N) {
     unpack(load<T, N>(x + column), values);
@@ -118,44 +127,55 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
   const float inverse = rsqrtf(warp_sum(squares) / static_cast<float>(work.width) + work.epsilon);
   for (int64_t column = first; column < work.width; column += kWarp * N) {
     unpack(load<T, N>(x + column), values);
-    write_normalised<T, N>(work, row, column, mean, inverse, values);
+    write_normalised<kIsCentred, T, N>(work, row, column, mean, inverse, values);
   }
-  write_statistics(work, row, mean, inverse);
+  write_statistics<kIsCentred>(work, row, mean, inverse);
 }
 
-template <typename T, int V>
+template <typename T, int V, bool kIsCentred>
 void run_register_norm(const NormForward& work, Stream stream) {
   if constexpr (V * kVector<T> * kWarp <= kMaxRegisterWidth) {
     if (work.width > V * kVector<T> * kWarp) {
       // In steps of 256 columns for all types.
-      return run_register_norm<T, V + kVector<__half> / kVector<T>>(work, stream);
+      return run_register_norm<T, V + kVector<__half> / kVector<T>, kIsCentred>(work, stream);
     }
-    norm_register_kernel<T, V>
+    norm_register_kernel<T, V, kIsCentred>
         <<<warp_row_blocks(work.rows), kRowsPerBlock * kWarp, 0, stream>>>(work);
   }
 }
 
-template <typename T>
+template <typename T, bool kIsCentred>
 void run_norm(const NormForward& work, Stream stream) {
   constexpr int N = kVector<T>;
-  const bool is_fast =
-      work.width % N == 0 && is_aligned({work.x, work.out, work.scale, work.shift});
+  const bool is_fast = work.width % N == 0 && is_aligned({work.x, work.out, work.scale}) &&
+                       (!kIsCentred || is_aligned({work.shift}));
   if (is_fast && work.width <= kMaxRegisterWidth) {
-    run_register_norm<T, kVector<__half> / N>(work, stream);
+    run_register_norm<T, kVector<__half> / N, kIsCentred>(work, stream);
   } else {
-    const auto kernel = is_fast ? norm_plain_kernel<T, N> : norm_plain_kernel<T, 1>;
+    const auto kernel =
+        is_fast ? norm_plain_kernel<T, N, kIsCentred> : norm_plain_kernel<T, 1, kIsCentred>;
     kernel<<<warp_row_blocks(work.rows), kRowsPerBlock * kWarp, 0, stream>>>(work);
   }
   PENSTOCK_CUDA(cudaGetLastError());
 }
 
-}  // namespace
-
-void layer_norm(const NormForward& work, Stream stream) {
+template <bool kIsCentred>
+void run_any_norm(const NormForward& work, Stream stream) {
   if (work.rows == 0 || work.width == 0) {
     return;
   }
-  with_element(work.type, [&](auto element) { run_norm<decltype(element)>(work, stream); });
+  with_element(work.type,
+               [&](auto element) { run_norm<decltype(element), kIsCentred>(work, stream); });
+}
+
+}  // namespace
+
+void layer_norm(const NormForward& work, Stream stream) {
+  run_any_norm</*kIsCentred=*/true>(work, stream);
+}
+
+void rms_norm(const NormForward& work, Stream stream) {
+  run_any_norm</*kIsCentred=*/false>(work, stream);
 }
 
 }  // namespace penstock::gpu

@@ -18,7 +18,7 @@ static_assert(kMaxTeams * 4 <= kWarpSums);
 constexpr int64_t kMaxTeamRows = 1LL << 30;  // row numbers there are int
 constexpr int kStages = 3;  // rows of a team in shared memory: one in use, the others on their way
 constexpr int kInputs = 3;  // dy, x, residual_gradient
-constexpr int kSums = 3;    // scale, shift, dx
+constexpr int kSums = 3;    // scale, shift, dx; of a root-mean-square norm scale alone
 
 struct Teams {
   int threads;          // of a team, whole warps
@@ -27,10 +27,12 @@ struct Teams {
 };
 
 // y = (x - mean) * inverse. For 16 bits in one instruction less, at the price of the digits that a
-// mean far above the deviation has cost x already.
-template <typename T>
+// mean far above the deviation has cost x already. kIsCentred: as in norm.cu.
+template <typename T, bool kIsCentred>
 __device__ float normalised(float x, float2 statistics) {
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (!kIsCentred) {
+    return x * statistics.y;
+  } else if constexpr (sizeof(T) == 4) {
     return (x - statistics.x) * statistics.y;
   } else {
     return x * statistics.y - statistics.x * statistics.y;
@@ -38,15 +40,17 @@ __device__ float normalised(float x, float2 statistics) {
 }
 
 // Backward in one pass. With y = (x - mean) * inverse and g = dy * scale:
-//   dx = inverse * (g - mean(g) - y * mean(g * y)) + residual_gradient.
+//   dx = inverse * (g - mean(g) - y * mean(g * y)) + residual_gradient,
+// where a root-mean-square norm has neither mean nor mean(g).
 // A team of whole warps has a row at a time, V packs a thread; a thread sees the same columns in
 // every row and keeps their sums in registers. Rows arrive in shared memory kStages - 1 ahead of
 // their use. A thread reads back only what it copied itself, and an element that dx overwrites has
 // been read by the same thread: neither needs a barrier.
-template <typename T, int V>
+template <typename T, int V, bool kIsCentred>
 class TeamBackward {
  public:
   static constexpr int N = kVector<T>;
+  static constexpr int kOwnSums = kIsCentred ? kSums : 1;
   static constexpr int kSlots = kBackwardWarps<V> * kWarp;  // a slot a thread, of the largest block
 
   __device__ TeamBackward(const NormBackward& work, const Teams& teams, uint4* stages)
@@ -114,14 +118,16 @@ class TeamBackward {
     for (int v = 0; v < V; ++v) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const int at = ((team_ * kSums * V + v) * N + n) * padded + thread_;
+        const int at = ((team_ * kOwnSums * V + v) * N + n) * padded + thread_;
         shared[at] = scale_sums_[v][n];
-        shared[at + V * N * padded] = shift_sums_[v][n];
-        shared[at + 2 * V * N * padded] = dx_sums_[v][n];
+        if constexpr (kIsCentred) {
+          shared[at + V * N * padded] = shift_sums_[v][n];
+          shared[at + 2 * V * N * padded] = dx_sums_[v][n];
+        }
       }
     }
     __syncthreads();
-    for (int s = 0; s < kSums; ++s) {
+    for (int s = 0; s < kOwnSums; ++s) {
       float* partials =
           work_.workspace + (static_cast<int64_t>(s) * gridDim.x + blockIdx.x) * work_.width;
       for (int column = static_cast<int>(threadIdx.x); column < width;
@@ -130,7 +136,7 @@ class TeamBackward {
         const int thread = column / N % teams_.threads;
         float sum = 0;
         for (int team = 0; team < num_teams; ++team) {
-          sum += shared[(((team * kSums + s) * V + v) * N + column % N) * padded + thread];
+          sum += shared[(((team * kOwnSums + s) * V + v) * N + column % N) * padded + thread];
         }
         partials[column] = sum;
       }
@@ -170,7 +176,7 @@ class TeamBackward {
   // Mean and inverse deviation.
   __device__ float2 row_statistics(int row) const {
     return row < static_cast<int>(work_.rows)
-               ? make_float2(work_.mean[row], work_.inverse_deviation[row])
+               ? make_float2(kIsCentred ? work_.mean[row] : 0, work_.inverse_deviation[row])
                : make_float2(0, 0);
   }
 
@@ -186,10 +192,12 @@ class TeamBackward {
         unpack(Pack<T, N>{*slot(stage, 1, v)}, x);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          const float dy_y = dy[n] * normalised<T>(x[n], statistics);
-          shift_sums_[v][n] += dy[n];
+          const float dy_y = dy[n] * normalised<T, kIsCentred>(x[n], statistics);
           scale_sums_[v][n] += dy_y;
-          sums.x += dy[n] * scale_[v][n];
+          if constexpr (kIsCentred) {
+            shift_sums_[v][n] += dy[n];
+            sums.x += dy[n] * scale_[v][n];
+          }
           sums.y += dy_y * scale_[v][n];
         }
       }
@@ -224,7 +232,7 @@ class TeamBackward {
   }
 
   __device__ void write_row(int64_t at, int stage, float2 statistics, float2 sums) {
-    const float mean_g = sums.x * teams_.inverse_width;
+    const float mean_g = kIsCentred ? sums.x * teams_.inverse_width : 0;
     const float mean_gy = sums.y * teams_.inverse_width;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -239,16 +247,18 @@ class TeamBackward {
         }
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          const float y = normalised<T>(x[n], statistics);
+          const float y = normalised<T, kIsCentred>(x[n], statistics);
           const float centred = dy[n] * scale_[v][n] - mean_g - y * mean_gy;
           dy[n] = statistics.y * centred + residual[n];
         }
         const Pack<T, N> rounded = pack<T, N>(dy);
         store<T, N>(static_cast<T*>(work_.dx) + at + v * teams_.threads * N, rounded);
-        unpack(rounded, dy);
+        if constexpr (kIsCentred) {
+          unpack(rounded, dy);
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-          dx_sums_[v][n] += dy[n];
+          for (int n = 0; n < N; ++n) {
+            dx_sums_[v][n] += dy[n];
+          }
         }
       }
     }
@@ -264,7 +274,7 @@ class TeamBackward {
   float dx_sums_[V][N] = {};
 };
 
-template <typename T, int V>
+template <typename T, int V, bool kIsCentred>
 __global__ void __launch_bounds__(kBackwardWarps<V>* kWarp, 1)
     norm_team_backward_kernel(const __grid_constant__ NormBackward work,
                               const __grid_constant__ Teams teams) {
@@ -275,12 +285,12 @@ __global__ void __launch_bounds__(kBackwardWarps<V>* kWarp, 1)
     warp_sums[i] = {0, 0};
   }
   __syncthreads();
-  TeamBackward<T, V> team(work, teams, stages);
+  TeamBackward<T, V, kIsCentred> team(work, teams, stages);
   team.walk_rows(warp_sums);
   team.write_partials(reinterpret_cast<float*>(stages));
 }
 
-template <typename T, int V>
+template <typename T, int V, bool kIsCentred>
 void run_team_backward(const NormBackward& work, int64_t num_warps, Stream stream) {
   const int64_t num_teams = std::min<int64_t>(kMaxTeams, kBackwardWarps<V> / num_warps);
   const int64_t blocks = std::min(num_multiprocessors(), ceil_div(work.rows, num_teams));
@@ -288,10 +298,11 @@ void run_team_backward(const NormBackward& work, int64_t num_warps, Stream strea
                     .slots = static_cast<int>(ceil_div(num_warps, 4)) * 4,
                     .inverse_width = 1 / static_cast<float>(work.width)};
   PENSTOCK_CHECK(num_teams * teams.slots <= kWarpSums, num_teams, " teams of ", num_warps);
-  constexpr size_t kSharedBytes = kStages * kInputs * V * TeamBackward<T, V>::kSlots * 16;
+  constexpr size_t kSharedBytes =
+      kStages * kInputs * V * TeamBackward<T, V, kIsCentred>::kSlots * 16;
   // The stages' memory serves the sums of the teams at the end.
   static_assert(kStages * kInputs * 16 * kWarp >= kSums * 8 * 4 * (kWarp + 4));
-  constexpr auto kernel = norm_team_backward_kernel<T, V>;
+  constexpr auto kernel = norm_team_backward_kernel<T, V, kIsCentred>;
   allow_large_shared_memory<kernel>();
   kernel<<<static_cast<unsigned>(blocks),
            static_cast<unsigned>(num_teams * teams.threads),
@@ -301,12 +312,14 @@ void run_team_backward(const NormBackward& work, int64_t num_warps, Stream strea
   add_partial_sums({.partials = work.workspace,
                     .count = blocks,
                     .width = work.width,
-                    .out = {work.scale_gradient, work.shift_gradient, work.dx_column_sums}},
+                    .out = {work.scale_gradient,
+                            kIsCentred ? work.shift_gradient : nullptr,
+                            kIsCentred ? work.dx_column_sums : nullptr}},
                    stream);
 }
 
 // For any width: dx alone, a warp a row.
-template <typename T, int N>
+template <typename T, int N, bool kIsCentred>
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
     norm_plain_backward_kernel(const __grid_constant__ NormBackward work) {
   const int64_t row = warp_row();
@@ -316,7 +329,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
   const int64_t first = static_cast<int64_t>(threadIdx.x % kWarp) * N;
   const T* dy_row = static_cast<const T*>(work.dy) + row * work.width;
   const T* x_row = static_cast<const T*>(work.x) + row * work.width;
-  const float mean = work.mean[row];
+  const float mean = kIsCentred ? work.mean[row] : 0;
   const float inverse = work.inverse_deviation[row];
   float dy[N];
   float x[N];
@@ -331,7 +344,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
       sum_gy += g * ((x[n] - mean) * inverse);
     }
   }
-  const float mean_g = warp_sum(sum_g) / static_cast<float>(work.width);
+  const float mean_g = kIsCentred ? warp_sum(sum_g) / static_cast<float>(work.width) : 0;
   const float mean_gy = warp_sum(sum_gy) / static_cast<float>(work.width);
   for (int64_t column = first; column < work.width; column += kWarp * N) {
     float residual[N] = {};
@@ -350,7 +363,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
   }
 }
 
-template <typename T, int N>
+template <typename T, int N, bool kIsCentred>
 struct ScaleGradient {
   static constexpr int kRowsAhead = 2;
   struct Loaded {
@@ -364,7 +377,7 @@ struct ScaleGradient {
     const int64_t at = row * work.width + column;
     return {gpu::load<T, N>(static_cast<const T*>(work.dy) + at),
             gpu::load<T, N>(static_cast<const T*>(work.x) + at),
-            work.mean[row],
+            kIsCentred ? work.mean[row] : 0,
             work.inverse_deviation[row]};
   }
   __device__ void use(const Loaded& loaded, int64_t, int64_t, float (&sums)[N]) const {
@@ -380,9 +393,9 @@ struct ScaleGradient {
 };
 
 // For any width, in four passes. dx comes after the sums of dy, for it may overwrite dy.
-template <typename T, int N>
+template <typename T, int N, bool kIsCentred>
 void run_plain_backward(const NormBackward& work, Stream stream) {
-  add_walked_sums<N>(ScaleGradient<T, N>{work},
+  add_walked_sums<N>(ScaleGradient<T, N, kIsCentred>{work},
                      work.rows,
                      work.width,
                      work.workspace,
@@ -395,32 +408,44 @@ void run_plain_backward(const NormBackward& work, Stream stream) {
                   .stride = work.width,
                   .out = work.shift_gradient,
                   .workspace = work.workspace};
-  add_column_sums(sums, stream);
-  norm_plain_backward_kernel<T, N>
+  if (kIsCentred) {
+    add_column_sums(sums, stream);
+  }
+  norm_plain_backward_kernel<T, N, kIsCentred>
       <<<warp_row_blocks(work.rows), kRowsPerBlock * kWarp, 0, stream>>>(work);
   PENSTOCK_CUDA(cudaGetLastError());
-  if (work.dx_column_sums != nullptr) {
+  if (kIsCentred && work.dx_column_sums != nullptr) {
     sums.x = work.dx;
     sums.out = work.dx_column_sums;
     add_column_sums(sums, stream);
   }
 }
 
-template <typename T>
+template <typename T, bool kIsCentred>
 void run_norm_backward(const NormBackward& work, Stream stream) {
   constexpr int N = kVector<T>;
   const bool is_fast =
       work.width % N == 0 && is_aligned({work.dy, work.x, work.residual_gradient, work.dx});
   const int64_t num_warps = ceil_div(work.width, N * kWarp);
   if (!is_fast) {
-    run_plain_backward<T, 1>(work, stream);
+    run_plain_backward<T, 1, kIsCentred>(work, stream);
   } else if (work.rows <= kMaxTeamRows && num_warps <= kBackwardWarps<1>) {
-    run_team_backward<T, 1>(work, num_warps, stream);
+    run_team_backward<T, 1, kIsCentred>(work, num_warps, stream);
   } else if (work.rows <= kMaxTeamRows && num_warps <= 2 * kBackwardWarps<2>) {
-    run_team_backward<T, 2>(work, ceil_div(num_warps, 2), stream);
+    run_team_backward<T, 2, kIsCentred>(work, ceil_div(num_warps, 2), stream);
   } else {
-    run_plain_backward<T, N>(work, stream);
+    run_plain_backward<T, N, kIsCentred>(work, stream);
   }
+}
+
+template <bool kIsCentred>
+void run_any_backward(const NormBackward& work, Stream stream) {
+  if (work.rows == 0 || work.width == 0) {
+    return;
+  }
+  with_element(work.type, [&](auto element) {
+    run_norm_backward<decltype(element), kIsCentred>(work, stream);
+  });
 }
 
 }  // namespace
@@ -430,11 +455,12 @@ int64_t norm_backward_workspace_floats(int64_t width) {
 }
 
 void layer_norm_backward(const NormBackward& work, Stream stream) {
-  if (work.rows == 0 || work.width == 0) {
-    return;
-  }
-  with_element(work.type,
-               [&](auto element) { run_norm_backward<decltype(element)>(work, stream); });
+  run_any_backward</*kIsCentred=*/true>(work, stream);
+}
+
+void rms_norm_backward(const NormBackward& work, Stream stream) {
+  PENSTOCK_CHECK(work.dx_column_sums == nullptr, "column sums of a root-mean-square norm");
+  run_any_backward</*kIsCentred=*/false>(work, stream);
 }
 
 }  // namespace penstock::gpu

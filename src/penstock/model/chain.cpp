@@ -1,5 +1,6 @@
 #include "penstock/model/chain.h"
 
+#include <algorithm>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -8,14 +9,53 @@
 
 namespace penstock::model {
 
-Chain& Chain::add(std::unique_ptr<Layer> layer) {
+Chain& Chain::add(std::unique_ptr<Layer> layer, Names names) {
+  PENSTOCK_CHECK(loss_ == nullptr, "layer ", layer->name(), " comes after the loss");
   layers_.push_back(std::move(layer));
+  names_.push_back(std::move(names));
   return *this;
 }
 
-Chain& Chain::end_with(std::unique_ptr<Loss> loss) {
+Chain& Chain::end_with(std::unique_ptr<Loss> loss, LossNames names) {
+  PENSTOCK_CHECK(loss_ == nullptr, "the chain has a loss already: ", loss_->name());
+  if (layers_.empty()) {
+    throw ConfigError(cat("the chain of loss ", loss->name(), " has no layer"));
+  }
+  std::vector<std::string> layer_names;
+  for (const auto& layer : layers_) {
+    layer_names.push_back(layer->name());
+  }
+  layer_names.push_back(loss->name());
+  names_.push_back({.reads = std::move(names.reads)});
+  edges_ = make_edges(names_, names.targets, layer_names);
   loss_ = std::move(loss);
   return *this;
+}
+
+const Edges& Chain::edges() const {
+  PENSTOCK_CHECK(loss_ != nullptr, "the chain has no loss: end it with Chain::end_with");
+  return edges_;
+}
+
+Fields Chain::example(int64_t samples) const {
+  PENSTOCK_CHECK(example_ != nullptr, "a chain without an example of its batches");
+  return example_(samples);
+}
+
+std::string Chain::description(int64_t samples) const {
+  return description_ ? description_(samples)
+                      : cat(size(), " layers of one's own, micro-batches of ", samples);
+}
+
+void Chain::forget_initial() {
+  for (const auto& layer : layers_) {
+    layer->forget_initial();
+  }
+}
+
+bool Chain::is_random() const {
+  return std::any_of(
+      layers_.begin(), layers_.end(), [](const auto& layer) { return layer->is_random(); });
 }
 
 const Loss& Chain::loss() const {
@@ -55,13 +95,165 @@ std::vector<ParameterSpec> Chain::parameters(const Part& part) const {
   return all;
 }
 
-std::vector<TensorShape> Chain::shapes_for(const TensorShape& input,
-                                           at::ScalarType compute_type) const {
-  std::vector<TensorShape> shapes{input};
-  for (const auto& layer : layers_) {
-    shapes.push_back(layer->size_for(shapes.back(), compute_type).output);
+namespace {
+
+TensorShape field_shape(const std::map<std::string, TensorShape>& fields,
+                        const std::string& name,
+                        int64_t samples) {
+  const auto found = fields.find(name);
+  if (found == fields.end()) {
+    std::string known;
+    for (const auto& [other, shape] : fields) {
+      known += cat(known.empty() ? "" : ", ", other);
+    }
+    throw ConfigError(cat("the chain reads \"",
+                          name,
+                          "\", which neither a layer makes nor the data has (it has ",
+                          known,
+                          ")"));
+  }
+  TensorShape shape = found->second;
+  shape.sizes[0] = samples;
+  shape.has_gradient = false;
+  return shape;
+}
+
+Shapes pick(const std::vector<Place>& places, const Shapes& tuple, const Shapes& carried) {
+  Shapes shapes;
+  for (const Place& place : places) {
+    shapes.push_back(place.carried < 0 ? tuple[static_cast<size_t>(place.position)]
+                                       : carried[static_cast<size_t>(place.carried)]);
   }
   return shapes;
+}
+
+}  // namespace
+
+Shapes ChainShapes::inputs_of(const Edges& all, int64_t layer) const {
+  const size_t at = static_cast<size_t>(layer);
+  return pick(all.inputs[at], edges[at], carried);
+}
+
+Shapes ChainShapes::outputs_of(const Edges& all, int64_t layer) const {
+  const size_t at = static_cast<size_t>(layer);
+  return pick(all.outputs[at], edges[at + 1], carried);
+}
+
+ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
+                              int64_t samples,
+                              at::ScalarType compute_type) const {
+  ChainShapes shapes{.samples = samples};
+  shapes.carried.resize(edges().carried.size());
+  for (const std::string& name : edges_.first_fields) {
+    shapes.edges.resize(1);
+    shapes.edges[0].push_back(field_shape(fields, name, samples));
+  }
+  shapes.edges.resize(layers_.size() + 1);
+  for (size_t i = 0; i < edges_.carried.size(); ++i) {
+    if (edges_.carried[i].born < 0) {
+      shapes.carried[i] = field_shape(fields, edges_.carried[i].name, samples);
+    }
+  }
+  for (const std::string& name : edges_.target_fields) {
+    shapes.targets.push_back(field_shape(fields, name, samples));
+  }
+  for (int64_t i = 0; i < size(); ++i) {
+    Shapes outputs = layer(i).size_for(shapes.inputs_of(edges_, i), compute_type).outputs;
+    const std::vector<Place>& places = edges_.outputs[static_cast<size_t>(i)];
+    if (outputs.size() != places.size()) {
+      throw ConfigError(cat("layer ",
+                            layer(i).name(),
+                            " returns ",
+                            outputs.size(),
+                            " tensors, and ",
+                            places.size(),
+                            " have names"));
+    }
+    Shapes& tuple = shapes.edges[static_cast<size_t>(i) + 1];
+    tuple.resize(static_cast<size_t>(edges_.widths[static_cast<size_t>(i) + 1]));
+    for (size_t k = 0; k < places.size(); ++k) {
+      outputs[k].has_gradient = outputs[k].has_gradient && c10::isFloatingType(outputs[k].type);
+      (places[k].carried < 0 ? tuple[static_cast<size_t>(places[k].position)]
+                             : shapes.carried[static_cast<size_t>(places[k].carried)]) = outputs[k];
+    }
+  }
+  return shapes;
+}
+
+std::map<std::string, TensorShape> shapes_of(const Fields& fields) {
+  std::map<std::string, TensorShape> shapes;
+  for (const auto& [name, tensor] : fields) {
+    shapes[name] = {tensor.sizes().vec(), tensor.scalar_type(), /*has_gradient=*/false};
+  }
+  return shapes;
+}
+
+const at::Tensor& field_of(const Fields& fields, const std::string& name) {
+  const auto found = fields.find(name);
+  if (found == fields.end()) {
+    throw ConfigError(cat("the batch has no field \"", name, "\", which the chain reads"));
+  }
+  return found->second;
+}
+
+// Autograd may hand out one tensor as the gradient of several inputs (of a sum, say). What is added to
+// later must not be another's.
+void add_gradient(at::Tensor& sum, at::Tensor part) {
+  if (!part.defined()) {
+    return;
+  }
+  if (sum.defined()) {
+    sum.add_(part);
+  } else {
+    sum = part.storage().use_count() > 1 || !part.is_contiguous()
+              ? part.clone(at::MemoryFormat::Contiguous)
+              : std::move(part);
+  }
+}
+
+uint64_t wanted_gradients(const Edges& edges, int64_t layer) {
+  uint64_t wanted = 0;
+  const size_t inputs = edges.inputs[static_cast<size_t>(layer)].size();
+  for (size_t i = 0; i < std::min<size_t>(64, inputs); ++i) {
+    wanted |= edges.has_gradient(layer, i) ? uint64_t{1} << i : 0;
+  }
+  return wanted;
+}
+
+Tensors gather_inputs(const std::vector<Place>& places,
+                      const Tensors& tuple,
+                      const std::function<at::Tensor(int32_t carried)>& find) {
+  Tensors tensors;
+  tensors.reserve(places.size());
+  for (const Place& place : places) {
+    tensors.push_back(place.carried < 0 ? tuple[static_cast<size_t>(place.position)]
+                                        : find(place.carried));
+  }
+  return tensors;
+}
+
+Tensors scatter_outputs(const std::vector<Place>& places,
+                        Tensors made,
+                        int32_t width,
+                        const std::function<void(int32_t carried, at::Tensor tensor)>& take) {
+  PENSTOCK_CHECK(made.size() >= places.size(),
+                 "a layer made ",
+                 made.size(),
+                 " tensors where ",
+                 places.size(),
+                 " are expected");
+  Tensors tuple(static_cast<size_t>(width));
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].carried < 0) {
+      tuple[static_cast<size_t>(places[i].position)] = std::move(made[i]);
+    } else {
+      take(places[i].carried, std::move(made[i]));
+    }
+  }
+  for (size_t i = places.size(); i < made.size(); ++i) {
+    tuple.push_back(std::move(made[i]));
+  }
+  return tuple;
 }
 
 int64_t Chain::parameter_count() const {

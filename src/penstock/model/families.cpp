@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "penstock/base/error.h"
 #include "penstock/config/options.h"
 #include "penstock/model/chain.h"
@@ -20,7 +23,21 @@ const Family& find_family(const std::string& name) {
   }
 #include "penstock/config/families.def"
 #undef PENSTOCK_FAMILY
+  if (name == config::kOwnFamily) {
+    throw ConfigError(
+        "model.family = \"own\" is the chain of a C++ program: only that program can train it or "
+        "go on "
+        "from its checkpoints (docs/own_models.md)");
+  }
   throw InternalError(cat("no model family is called ", name));
+}
+
+std::map<std::string, at::Tensor> Family::example(const config::ModelOptions& model,
+                                                  int64_t samples) const {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
+  const at::Tensor tokens =
+      at::randint(model.vocabulary, {2, samples, model.context}, generator, at::kLong);
+  return {{"inputs", tokens[0]}, {"targets", tokens[1]}};
 }
 
 namespace {
@@ -63,7 +80,22 @@ Chain make_chain(const config::ModelOptions& model, const device::Device& device
   const Family& family = find_family(model.family);
   require_read_options(family, model);
   family.require_sound(model);
-  return family.make_chain(model, device);
+  Chain chain = family.make_chain(model, device);
+  chain.set_example([&family, model](int64_t samples) { return family.example(model, samples); });
+  chain.set_description([model](int64_t samples) {
+    return cat(model.family,
+               ", ",
+               model.layers,
+               " layers, width ",
+               model.width,
+               ", micro-batches of ",
+               samples,
+               " x ",
+               model.context,
+               ", dropout ",
+               model.dropout);
+  });
+  return chain;
 }
 
 }  // namespace penstock::model

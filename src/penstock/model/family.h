@@ -2,6 +2,7 @@
 // line in config/families.def; nothing else knows families by name.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "penstock/config/recipe.h"
 #include "penstock/report/step_floor.h"
 
+namespace at {
+class Tensor;
+}
 namespace penstock::device {
 struct Device;
 }
@@ -64,6 +68,10 @@ class Family {
   // The same parameters and the same arithmetic on every device; fused kernels where there are some.
   virtual Chain make_chain(const config::ModelOptions& model,
                            const device::Device& device) const = 0;
+
+  // A batch like those that it is trained on, to measure with: by default random tokens.
+  virtual std::map<std::string, at::Tensor> example(const config::ModelOptions& model,
+                                                    int64_t samples) const;
 
   // Forward and backward of one token, recomputation not counted.
   virtual double flop_per_token(const config::ModelOptions& model) const = 0;

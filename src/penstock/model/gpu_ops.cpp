@@ -8,21 +8,10 @@
 #include "penstock/gpu/gelu.h"
 #include "penstock/gpu/norm.h"
 #include "penstock/gpu/sums.h"
-#include "penstock/model/causal_attention.h"
 
 namespace penstock::model {
 
 namespace {
-
-// The kernels go by pointer: what they are handed must lie as they take it to.
-void require_dense(const at::Tensor& tensor) {
-  PENSTOCK_CHECK(tensor.is_cuda() && tensor.is_contiguous(),
-                 "a kernel needs a dense tensor on the GPU");
-}
-
-at::Tensor floats_like(const at::Tensor& near, int64_t count) {
-  return at::empty({count}, near.options().dtype(at::kFloat));
-}
 
 gpu::Gemm product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {
   require_dense(a);
@@ -50,19 +39,6 @@ std::string shape_key(const char* what, const at::Tensor& x, const at::Tensor& w
 }
 
 }  // namespace
-
-gpu::Type gpu_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return gpu::Type::Float32;
-    case at::kBFloat16:
-      return gpu::Type::BFloat16;
-    case at::kHalf:
-      return gpu::Type::Float16;
-    default:
-      throw InternalError(cat("no GPU kernels for ", toString(type)));
-  }
-}
 
 at::Tensor GpuOps::linear(const at::Tensor& x,
                           const at::Tensor& weight,
@@ -259,32 +235,42 @@ at::Tensor GpuOps::norm_backward(const NormBackward& saved,
 
 namespace {
 
-gpu::AttentionShape attention_shape(const at::Tensor& qkv, int64_t heads, bool is_deterministic) {
-  return {.type = gpu_type(qkv.scalar_type()),
-          .samples = qkv.size(0),
-          .tokens = qkv.size(1),
-          .heads = heads,
-          .head_width = qkv.size(2) / 3 / heads,
-          .is_deterministic = is_deterministic};
+gpu::AttentionShape attention_shape(const TensorShape& qkv,
+                                    const HeadCounts& heads,
+                                    bool is_deterministic) {
+  return {.type = gpu_type(qkv.type),
+          .samples = qkv.sizes[0],
+          .tokens = qkv.sizes[1],
+          .heads = heads.queries,
+          .head_width = heads.width_of(qkv.sizes[2]),
+          .is_deterministic = is_deterministic,
+          .kv_heads = heads.keys};
 }
 
-at::Tensor bytes_like(const at::Tensor& near, int64_t bytes) {
-  return at::empty({std::max<int64_t>(bytes, 1)}, near.options().dtype(at::kByte));
+TensorShape shape_of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.scalar_type()};
 }
 
 }  // namespace
 
-GpuOps::Mixed GpuOps::attend(const at::Tensor& qkv, int64_t heads, const Dropout& dropout) const {
+bool GpuOps::has_statistics(const TensorShape& qkv, const HeadCounts& heads, bool has_dropout) {
+  return !has_dropout && gpu::can_attend(attention_shape(qkv, heads, /*is_deterministic=*/false));
+}
+
+GpuOps::Mixed GpuOps::attend(const at::Tensor& qkv,
+                             const HeadCounts& heads,
+                             const Dropout& dropout) const {
   require_dense(qkv);
   const gpu::AttentionShape shape =
-      attention_shape(qkv, heads, context_->options().is_deterministic);
+      attention_shape(shape_of(qkv), heads, context_->options().is_deterministic);
   // Generation asks for one more token each time, and to build a kernel for each takes long.
   const bool is_odd_job = !dropout.pass.is_training && qkv.size(0) == 1 && qkv.size(1) % 64 != 0;
   if (dropout.is_active() || is_odd_job || !gpu::can_attend(shape)) {
     return {attend_by_sample(qkv, heads, dropout, /*keeps_all=*/false).values, {}};
   }
-  Mixed mixed{at::empty({qkv.size(0) * qkv.size(1), qkv.size(2) / 3}, qkv.options()),
-              floats_like(qkv, qkv.size(0) * heads * qkv.size(1))};
+  const int64_t rows = qkv.size(0) * qkv.size(1);
+  Mixed mixed{at::empty({rows, heads.queries * shape.head_width}, qkv.options()),
+              floats_like(qkv, rows * heads.queries)};
   const at::Tensor workspace =
       bytes_like(qkv, context_->attention().forward_workspace_bytes(shape));
   context_->attention().forward(shape,
@@ -299,7 +285,7 @@ GpuOps::Mixed GpuOps::attend(const at::Tensor& qkv, int64_t heads, const Dropout
 at::Tensor GpuOps::attend_backward(at::Tensor qkv,
                                    Mixed mixed,
                                    at::Tensor values_gradient,
-                                   int64_t heads,
+                                   const HeadCounts& heads,
                                    const Dropout& dropout) const {
   const int64_t rows = qkv.size(0) * qkv.size(1);
   if (!mixed.statistics.defined()) {
@@ -308,7 +294,7 @@ at::Tensor GpuOps::attend_backward(at::Tensor qkv,
         .view({rows, -1});
   }
   const gpu::AttentionShape shape =
-      attention_shape(qkv, heads, context_->options().is_deterministic);
+      attention_shape(shape_of(qkv), heads, context_->options().is_deterministic);
   const at::Tensor gradient = at::empty_like(qkv);
   const at::Tensor workspace =
       bytes_like(qkv, context_->attention().backward_workspace_bytes(shape));

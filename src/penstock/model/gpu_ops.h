@@ -9,11 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "penstock/device/gpu_context.h"
+#include "penstock/model/causal_attention.h"
 #include "penstock/model/dropout.h"
+#include "penstock/model/gpu_tensors.h"
 
 namespace penstock::model {
-
-gpu::Type gpu_type(at::ScalarType type);
 
 class GpuOps {
  public:
@@ -74,16 +74,20 @@ class GpuOps {
                            const at::Tensor& residual_gradient,
                            const NormGradients& gradients) const;
 
-  // From [B, T, 3C] to the mixed values [B T, C] and what backward needs beside them.
+  // From queries, keys and values side by side, [B, T, features], to the mixed values [B T, C] and
+  // what backward needs beside them.
   struct Mixed {
     at::Tensor values, statistics;
   };
-  Mixed attend(const at::Tensor& qkv, int64_t heads, const Dropout& dropout) const;
+  Mixed attend(const at::Tensor& qkv, const HeadCounts& heads, const Dropout& dropout) const;
   at::Tensor attend_backward(at::Tensor qkv,
                              Mixed mixed,
                              at::Tensor values_gradient,
-                             int64_t heads,
-                             const Dropout& dropout) const;  // [B T, 3C]
+                             const HeadCounts& heads,
+                             const Dropout& dropout) const;  // [B T, features]
+  // Whether there are statistics of an input of this shape, [B, T, features]: one number for each
+  // row and head.
+  static bool has_statistics(const TensorShape& qkv, const HeadCounts& heads, bool has_dropout);
 
  private:
   std::shared_ptr<device::GpuContext> context_;

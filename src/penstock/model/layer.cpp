@@ -5,6 +5,9 @@
 
 #include <ATen/ATen.h>
 
+#include "penstock/base/text.h"
+#include "penstock/model/layer_error.h"
+
 namespace penstock::model {
 
 int64_t ParameterSpec::count() const {
@@ -15,12 +18,51 @@ int64_t ParameterSpec::count() const {
   return product;
 }
 
-int64_t TensorShape::bytes() const {
-  int64_t product = static_cast<int64_t>(c10::elementSize(type));
+int64_t TensorShape::elements() const {
+  int64_t product = 1;
   for (const int64_t size : sizes) {
     product *= size;
   }
   return product;
+}
+
+int64_t TensorShape::bytes() const {
+  return elements() * static_cast<int64_t>(c10::elementSize(type));
+}
+
+int64_t bytes_of(const Shapes& shapes) {
+  int64_t sum = 0;
+  for (const TensorShape& shape : shapes) {
+    sum += shape.bytes();
+  }
+  return sum;
+}
+
+std::string shape_text(const TensorShape& shape) {
+  std::string text = cat(c10::toString(shape.type), " [");
+  for (size_t i = 0; i < shape.sizes.size(); ++i) {
+    text += cat(i == 0 ? "" : ", ", shape.sizes[i]);
+  }
+  return text + "]";
+}
+
+std::string shape_text(const Tensors& tensors) {
+  std::string text;
+  for (const at::Tensor& tensor : tensors) {
+    text += text.empty() ? "" : ", ";
+    text += tensor.defined() ? shape_text(TensorShape{tensor.sizes().vec(), tensor.scalar_type()})
+                             : std::string("nothing");
+  }
+  return tensors.size() == 1 ? text : cat("(", text, ")");
+}
+
+const std::vector<StateSpec>& Layer::state() const {
+  static const std::vector<StateSpec> none;
+  return none;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
 }
 
 Tensors Layer::backward_input(Weights weights,
@@ -35,7 +77,8 @@ Tensors Layer::backward_input(Weights weights,
 
 void Layer::backward_weight(Weights, Gradients, WeightWork) const {}
 
-int64_t count_targets(const at::Tensor& targets) {
+int64_t count_targets(const Tensors& all) {
+  const at::Tensor& targets = all[0];
   if (!targets.is_cpu() || !targets.is_contiguous()) {
     return at::sum(targets.ge(0)).item<int64_t>();
   }

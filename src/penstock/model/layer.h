@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,8 @@
 namespace penstock::model {
 
 using Tensors = std::vector<at::Tensor>;
+// A batch, or a part of one: its tensors by name, [samples, ...].
+using Fields = std::map<std::string, at::Tensor>;
 
 struct ParameterSpec {
   std::string name;  // as in checkpoints; layers that name the same parameter share it
@@ -59,13 +62,25 @@ class Gradients {
   std::span<const uint8_t> fresh_;
 };
 
+// What a layer changes beside gradients, such as the statistics of a batch norm; in the order of its
+// state(). Every forward of a step sees the same `current`; those that are not run again change `next`,
+// which becomes current when the step is done.
+struct LayerState {
+  std::span<const at::Tensor> current;
+  std::span<at::Tensor> next;  // empty: a forward that leaves no trace
+};
+
 // Where in training a call stands. Random numbers depend on this alone.
 struct Pass {
   uint64_t seed = 0;
   int64_t step = 0;
   int64_t first_sample = 0;  // index in the run of the micro-batch's first sample
   int64_t layer = 0;
-  bool is_training = true;  // false: no dropout
+  bool is_training = true;            // false: no dropout
+  uint64_t wanted = ~uint64_t{0};     // bit i: somebody waits for the gradient of input i
+  const LayerState* state = nullptr;  // of the layer, where it has any
+
+  bool wants(size_t input) const { return input >= 64 || ((wanted >> input) & 1) != 0; }
 };
 
 // One way in which a layer can keep what its backward needs: all of it, or less, with the rest
@@ -97,15 +112,29 @@ struct WeightWork {
 struct TensorShape {
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
+  bool has_gradient = true;  // false: none comes back for it (token ids, a mask)
 
+  int64_t elements() const;
   int64_t bytes() const;
 };
+using Shapes = std::vector<TensorShape>;
+int64_t bytes_of(const Shapes& shapes);
+std::string shape_text(const TensorShape& shape);  // "float [4, 16, 64]"
+std::string shape_text(const Tensors& tensors);    // "(float [4, 16], bool [4])"
 
-// For one shape of input: what comes out, and what must live between forward and backward in one
-// way of keeping. That includes the output, and leaves out the input and the parameters.
+// For one shape of inputs: what comes out, and what must live between forward and backward in one
+// way of keeping. That includes the outputs, and leaves out the inputs and the parameters.
 struct LayerSize {
-  TensorShape output;
+  Shapes outputs;
   int64_t kept_bytes = 0;
+};
+
+// What a layer changes beside gradients, declared like a parameter.
+struct StateSpec {
+  std::string name;  // as in checkpoints
+  std::vector<int64_t> shape;
+  at::ScalarType type = at::kFloat;
+  at::Tensor initial;  // its first values
 };
 
 class Layer {
@@ -114,6 +143,10 @@ class Layer {
 
   virtual const std::string& name() const = 0;
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
+
+  virtual const std::vector<StateSpec>& state() const;
+  // The first values of parameters and state have been taken; from here on they only cost memory.
+  virtual void forget_initial() {}
 
   // Layers of one kind cost the same for the same input. Empty: alone of its kind.
   virtual std::string kind() const { return ""; }
@@ -132,8 +165,9 @@ class Layer {
                           const Pass& pass,
                           Saved* saved) const = 0;
 
-  // Gradient of the input, given that of the output; adds the parameters' gradients to `gradients`.
-  // Consumes `saved`. The input that carries no gradient (token ids) gets an undefined tensor.
+  // Gradients of the inputs, given those of the outputs; adds the parameters' gradients to
+  // `gradients`. Consumes `saved`. An input that carries no gradient (token ids), or that nobody wants
+  // one of (Pass::wants), gets an undefined tensor.
   virtual Tensors backward(Weights weights,
                            Gradients gradients,
                            const Tensors& input,
@@ -170,12 +204,12 @@ class Layer {
   virtual void backward_weight(Weights weights, Gradients gradients, WeightWork work) const;
 
   // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
-  virtual LayerSize size_for(const TensorShape& input,
+  virtual LayerSize size_for(const Shapes& inputs,
                              at::ScalarType compute_type,
                              int32_t way = 0) const = 0;
 };
 
-// The end of a chain: turns the last layer's output into the loss. Forward and backward are one
+// The end of a chain: turns what reaches it into the loss. Forward and backward are one
 // call, so that logits exist for a few rows at a time and never wait for their backward.
 class Loss {
  public:
@@ -185,31 +219,29 @@ class Loss {
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
 
   // What the model predicts: logits, say.
-  virtual at::Tensor predict(Weights weights, const at::Tensor& input) const = 0;
+  virtual at::Tensor predict(Weights weights, const Tensors& input) const = 0;
 
   // Sum of the losses over all targets that count.
-  virtual double evaluate(Weights weights,
-                          const at::Tensor& input,
-                          const at::Tensor& targets) const = 0;
+  virtual double evaluate(Weights weights, const Tensors& input, const Tensors& targets) const = 0;
 
   struct Result {
     double sum = 0;  // of the losses, not scaled
     // Where the sum will be once the device has been waited for; then `sum` means nothing.
     const double* pending_sum = nullptr;
-    at::Tensor input_gradient;  // of scale * sum
+    Tensors input_gradients;  // of scale * sum
   };
   // Adds the parameters' gradients of scale * sum to `gradients`.
   virtual Result backward(Weights weights,
                           Gradients gradients,
-                          const at::Tensor& input,
-                          const at::Tensor& targets,
+                          const Tensors& input,
+                          const Tensors& targets,
                           double scale) const = 0;
 
   // How many targets count: the divisor that turns a sum into a mean.
-  virtual int64_t count(const at::Tensor& targets) const = 0;
+  virtual int64_t count(const Tensors& targets) const = 0;
 };
 
 // Targets that are not negative, which is how a token target counts.
-int64_t count_targets(const at::Tensor& targets);
+int64_t count_targets(const Tensors& targets);
 
 }  // namespace penstock::model

@@ -1,64 +1,90 @@
 #include "penstock/model/module_layer.h"
 
+#include <atomic>
+#include <map>
+#include <utility>
+
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/cpu_allocator.h"
+#include "penstock/model/layer_error.h"
+#include "penstock/model/module_random.h"
 
 namespace penstock::model {
 
 namespace {
 
 struct Graph {
-  at::Tensor input;   // the leaf that the backward stops at
-  at::Tensor output;  // carries the graph
+  Tensors inputs;   // the leaves that the backward stops at
+  Tensors outputs;  // carry the graph
 };
 
-// A layer must come out the same when it is run again. State that a forward changes, and random
-// numbers of its own, would not.
-void require_pure(const std::string& layer, const torch::nn::Module& module) {
-  if (!module.named_buffers().is_empty()) {
-    throw ConfigError(
-        cat("layer ",
-            layer,
-            " has a buffer, ",
-            module.named_buffers().front().key(),
-            ": modules with state of their own (batch norm, say) cannot be layers yet"));
-  }
-  module.apply([&](const torch::nn::Module& part) {
-    if (part.name().find("Dropout") != std::string::npos) {
-      throw ConfigError(cat("layer ",
-                            layer,
-                            " has a ",
-                            part.name(),
-                            ", which draws random numbers of its own; use model::apply_dropout, "
-                            "which draws by sample, or leave it out"));
-    }
-  });
+// The gradient of a sum is one number for many elements. Everybody counts on as many bytes as the tensor
+// has elements.
+at::Tensor dense(at::Tensor gradient) {
+  return !gradient.defined() || gradient.is_non_overlapping_and_dense() ? std::move(gradient)
+                                                                        : gradient.contiguous();
 }
 
 class ModuleLayer final : public Layer {
  public:
   ModuleLayer(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleForward forward)
-      : name_(std::move(name)), module_(std::move(module)), forward_(std::move(forward)) {
-    require_pure(name_, *module_);
+      : name_(std::move(name)),
+        module_(std::move(module)),
+        forward_(std::move(forward)),
+        draws_(module_ && has_dropout(*module_)) {
+    if (!module_) {
+      return;
+    }
     for (const auto& entry : module_->named_parameters()) {
       const at::Tensor value = entry.value().detach();
+      if (!entry.value().requires_grad()) {
+        throw ConfigError(cat("layer ",
+                              name_,
+                              ": parameter ",
+                              entry.key(),
+                              " requires no gradient; make it a buffer, or let it learn"));
+      }
       module_parameters_.push_back(entry.value());
       specs_.push_back({.name = cat(name_, ".", entry.key()),
                         .shape = value.sizes().vec(),
                         .init = ParameterSpec::Init::Given,
                         .has_weight_decay = value.dim() > 1,
-                        .given = value.clone()});
+                        .given = value});  // use() gives the module others
+    }
+    for (const auto& entry : module_->named_buffers()) {
+      if (entry.value().defined()) {
+        module_buffers_.push_back(entry.value());
+        state_.push_back({cat(name_, ".", entry.key()),
+                          entry.value().sizes().vec(),
+                          entry.value().scalar_type(),
+                          entry.value().detach().clone()});
+      }
     }
   }
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+  const std::vector<StateSpec>& state() const override { return state_; }
   const std::vector<Way>& ways() const override { return ways_; }
+  bool is_random() const override { return draws_; }
+
+  void forget_initial() override {
+    const c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      specs_[i].given = at::Tensor();
+      module_parameters_[i].set_data(at::empty({0}, module_parameters_[i].options()));
+    }
+    for (size_t i = 0; i < state_.size(); ++i) {
+      state_[i].initial = at::Tensor();
+      module_buffers_[i].set_data(at::empty({0}, module_buffers_[i].options()));
+    }
+  }
 
   // The graph holds on to them, and so does the module.
   bool takes_gathered_weights() const override { return false; }
@@ -67,22 +93,36 @@ class ModuleLayer final : public Layer {
                   const Tensors& input,
                   const Pass& pass,
                   Saved* saved) const override {
-    PENSTOCK_CHECK(input.size() == 1, "a module layer takes one tensor, not ", input.size());
+    for (const at::Tensor& tensor : input) {
+      PENSTOCK_CHECK(tensor.is_cpu(), "layer ", name_, ": torch::nn modules run on the CPU");
+    }
     use(weights);
-    module_->train(pass.is_training);
+    if (module_) {
+      module_->train(pass.is_training);
+    }
+    const StateScope state(*this, pass);
     if (saved == nullptr) {
       const c10::NoGradGuard no_grad;
-      return {forward_(input[0])};
+      Tensors output = call(input, pass);
+      state.commit();
+      return output;
     }
     const c10::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
-    graph->input = input[0].detach();
-    if (graph->input.is_floating_point()) {
-      graph->input.set_requires_grad(true);
+    for (size_t i = 0; i < input.size(); ++i) {
+      at::Tensor& leaf = graph->inputs.emplace_back(input[i].detach());
+      if (leaf.is_floating_point() && pass.wants(i)) {
+        leaf.set_requires_grad(true);
+      }
     }
-    graph->output = forward_(graph->input);
+    graph->outputs = call(graph->inputs, pass);
+    state.commit();
+    Tensors output;
+    for (const at::Tensor& tensor : graph->outputs) {
+      output.push_back(tensor.detach());
+    }
     saved->graph = graph;
-    return {graph->output.detach()};
+    return output;
   }
 
   Tensors backward(Weights weights,
@@ -95,13 +135,14 @@ class ModuleLayer final : public Layer {
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
     Tensors sources = module_parameters_;
-    const bool has_input_gradient = graph->input.requires_grad();
-    if (has_input_gradient) {
-      sources.push_back(graph->input);
+    for (const at::Tensor& leaf : graph->inputs) {
+      if (leaf.requires_grad()) {
+        sources.push_back(leaf);
+      }
     }
-    const Tensors parts = differentiate(*graph, sources, output_gradient[0]);
+    Tensors parts = differentiate(*graph, sources, output_gradient);
     add(parts, gradients);
-    return {has_input_gradient ? parts.back() : at::Tensor()};
+    return input_gradients(*graph, std::move(parts), module_parameters_.size());
   }
 
   // Each half walks the graph as far as its own sources: what lies between a parameter and the
@@ -118,13 +159,18 @@ class ModuleLayer final : public Layer {
     saved.graph.reset();
     const bool has_weight_half = !module_parameters_.empty();
     if (has_weight_half) {
-      work = {{output_gradient[0]}, graph};
+      work = {output_gradient, graph};
     }
-    if (!graph->input.requires_grad()) {
-      return {at::Tensor()};
+    Tensors sources;
+    for (const at::Tensor& leaf : graph->inputs) {
+      if (leaf.requires_grad()) {
+        sources.push_back(leaf);
+      }
     }
-    return differentiate(
-        *graph, {graph->input}, output_gradient[0], /*keeps_graph=*/has_weight_half);
+    return input_gradients(
+        *graph,
+        differentiate(*graph, sources, output_gradient, /*keeps_graph=*/has_weight_half),
+        /*first=*/0);
   }
 
   void backward_weight(Weights weights, Gradients gradients, WeightWork work) const override {
@@ -134,42 +180,138 @@ class ModuleLayer final : public Layer {
     use(weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(work.graph);
     work.graph.reset();
-    add(differentiate(*graph, module_parameters_, work.tensors[0]), gradients);
+    add(differentiate(*graph, module_parameters_, work.tensors), gradients);
   }
 
-  // A module does not say what it keeps, so it is run once and the allocator asked.
-  LayerSize size_for(const TensorShape& input,
-                     at::ScalarType compute_type,
-                     int32_t) const override {
-    Tensors weights;
-    for (const ParameterSpec& spec : specs_) {
-      weights.push_back(spec.given.to(compute_type));
+  // A module does not say what it keeps, so it is run once on zeros and the allocator asked. That is no
+  // part of a step: it has an account of its own, and is done once for each shape.
+  LayerSize size_for(const Shapes& inputs, at::ScalarType compute_type, int32_t) const override {
+    const auto key = std::pair(compute_type, shape_key(inputs));
+    if (const auto known = sizes_.find(key); known != sizes_.end()) {
+      return known->second;
     }
-    PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
-                   "call memory::install_cpu_allocator() before asking a module for its size");
-    const Tensors zeros{at::zeros(input.sizes, input.type)};
+    memory::install_cpu_allocator();
+    static thread_local memory::Account& aside = memory::make_account();
+    const memory::AccountScope scope(aside);
+    Tensors weights, zeros;
+    for (const ParameterSpec& spec : specs_) {
+      weights.push_back(at::zeros(spec.shape, compute_type));
+    }
+    Pass pass{.wanted = 0};
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      zeros.push_back(at::zeros(inputs[i].sizes, inputs[i].type));
+      pass.wanted |= inputs[i].has_gradient ? uint64_t{1} << i : 0;
+    }
+    learn_randomness(weights, zeros, pass);
     const int64_t before = memory::usage().current_bytes;
     Saved saved;
-    const Tensors output = forward(weights, zeros, Pass{}, &saved);
-    const int64_t kept = memory::usage().current_bytes - before;
-    return {{output[0].sizes().vec(), output[0].scalar_type()}, kept};
+    const Tensors output = forward(weights, zeros, pass, &saved);
+    LayerSize size{.kept_bytes = memory::usage().current_bytes - before};
+    const Graph& graph = *std::static_pointer_cast<Graph>(saved.graph);
+    for (const at::Tensor& tensor : graph.outputs) {
+      size.outputs.push_back(
+          {tensor.sizes().vec(), tensor.scalar_type(), /*has_gradient=*/tensor.requires_grad()});
+    }
+    return sizes_[key] = size;
   }
 
  private:
-  // One gradient for each source, undefined where the output does not depend on it.
-  static Tensors differentiate(const Graph& graph,
-                               const Tensors& sources,
-                               const at::Tensor& output_gradient,
-                               bool keeps_graph = false) {
-    if (sources.empty()) {
-      return {};
+  // The module's buffers while a forward runs: a copy, which the graph may hold on to. The first
+  // forward goes on from where the micro-batch before it ended and leaves what it has changed; all
+  // others are for nothing.
+  class StateScope {
+   public:
+    StateScope(const ModuleLayer& layer, const Pass& pass) : layer_(layer), pass_(pass) {
+      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
+        const StateSpec& spec = layer_.state_[i];
+        const at::Tensor from =
+            pass_.state != nullptr && !pass_.state->current.empty()
+                ? pass_.state->next.empty() ? pass_.state->current[i] : pass_.state->next[i]
+                : at::zeros(spec.shape, spec.type);  // to measure by
+        at::Tensor(layer_.module_buffers_[i]).set_data(from.clone());
+      }
     }
-    return torch::autograd::grad({graph.output},
-                                 sources,
-                                 {output_gradient},
-                                 keeps_graph,
-                                 /*create_graph=*/false,
-                                 /*allow_unused=*/true);
+    void commit() const {
+      const c10::NoGradGuard no_grad;
+      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
+        if (pass_.state != nullptr && !pass_.state->next.empty()) {
+          pass_.state->next[i].copy_(layer_.module_buffers_[i]);
+        }
+      }
+    }
+    ~StateScope() {
+      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
+        at::Tensor(layer_.module_buffers_[i])
+            .set_data(at::empty({0}, layer_.module_buffers_[i].options()));
+      }
+    }
+    StateScope(const StateScope&) = delete;
+    StateScope& operator=(const StateScope&) = delete;
+
+   private:
+    const ModuleLayer& layer_;
+    const Pass& pass_;
+  };
+
+  Tensors call(const Tensors& input, const Pass& pass) const {
+    return naming_layer(name_, "forward", input, [&] {
+      if (!draws_) {
+        return forward_(input);
+      }
+      const RandomScope random(pass);
+      return forward_(input);
+    });
+  }
+
+  static std::vector<std::vector<int64_t>> shape_key(const Shapes& inputs) {
+    std::vector<std::vector<int64_t>> key;
+    for (const TensorShape& shape : inputs) {
+      std::vector<int64_t>& one = key.emplace_back(shape.sizes);
+      one.push_back(static_cast<int64_t>(shape.type));
+      one.push_back(shape.has_gradient ? 1 : 0);
+    }
+    return key;
+  }
+
+  // A module of the user's own may draw without a Dropout that could be seen.
+  void learn_randomness(Weights weights, const Tensors& input, const Pass& pass) const {
+    if (!draws_) {
+      draws_ = draws_random_numbers([&] { forward(weights, input, pass, nullptr); });
+    }
+  }
+
+  // In the order of the inputs; undefined where nobody waits for one.
+  static Tensors input_gradients(const Graph& graph, Tensors parts, size_t first) {
+    Tensors gradients;
+    for (const at::Tensor& leaf : graph.inputs) {
+      gradients.push_back(leaf.requires_grad() ? dense(std::move(parts[first++])) : at::Tensor());
+    }
+    return gradients;
+  }
+
+  // One gradient for each source, undefined where no output depends on it.
+  Tensors differentiate(const Graph& graph,
+                        const Tensors& sources,
+                        const Tensors& output_gradient,
+                        bool keeps_graph = false) const {
+    Tensors outputs, gradients;
+    for (size_t i = 0; i < graph.outputs.size(); ++i) {
+      if (graph.outputs[i].requires_grad() && output_gradient[i].defined()) {
+        outputs.push_back(graph.outputs[i]);
+        gradients.push_back(output_gradient[i]);
+      }
+    }
+    if (sources.empty() || outputs.empty()) {
+      return Tensors(sources.size());
+    }
+    return naming_layer(name_, "backward", graph.inputs, [&] {
+      return torch::autograd::grad(outputs,
+                                   sources,
+                                   gradients,
+                                   keeps_graph,
+                                   /*create_graph=*/false,
+                                   /*allow_unused=*/true);
+    });
   }
 
   static void add(const Tensors& parts, Gradients gradients) {
@@ -193,52 +335,98 @@ class ModuleLayer final : public Layer {
   }
 
   std::string name_;
-  std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<torch::nn::Module> module_;  // nothing: a function
   ModuleForward forward_;
-  std::vector<at::Tensor> module_parameters_;
+  mutable std::atomic<bool> draws_;  // random numbers
+  Tensors module_parameters_, module_buffers_;
   std::vector<ParameterSpec> specs_;
+  std::vector<StateSpec> state_;
   std::vector<Way> ways_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output
+  // By compute type and shapes of the inputs.
+  using SizeKey = std::pair<at::ScalarType, std::vector<std::vector<int64_t>>>;
+  mutable std::map<SizeKey, LayerSize> sizes_;
 };
 
 class FunctionLoss final : public Loss {
  public:
-  FunctionLoss(std::string name, LossFunction function, TargetCount count)
+  FunctionLoss(std::string name, LossOfMany function, CountOfMany count)
       : name_(std::move(name)), function_(std::move(function)), count_(std::move(count)) {}
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
 
-  at::Tensor predict(Weights, const at::Tensor& input) const override { return input; }
+  at::Tensor predict(Weights, const Tensors& input) const override { return input[0]; }
 
-  double evaluate(Weights, const at::Tensor& input, const at::Tensor& targets) const override {
+  double evaluate(Weights, const Tensors& input, const Tensors& targets) const override {
     const c10::NoGradGuard no_grad;
-    return function_(input, targets).item<double>();
+    return call(input, targets).item<double>();
   }
 
   Result backward(Weights,
                   Gradients,
-                  const at::Tensor& input,
-                  const at::Tensor& targets,
+                  const Tensors& input,
+                  const Tensors& targets,
                   double scale) const override {
     const c10::AutoGradMode with_grad(true);
-    const at::Tensor leaf = input.detach().set_requires_grad(true);
-    const at::Tensor sum = function_(leaf, targets);
-    const auto gradients = torch::autograd::grad({sum}, {leaf}, {at::full_like(sum, scale)});
-    return {.sum = sum.item<double>(), .input_gradient = gradients[0]};
+    Tensors leaves, sources;
+    for (const at::Tensor& tensor : input) {
+      leaves.push_back(tensor.detach());
+      if (tensor.is_floating_point()) {
+        sources.push_back(leaves.back().set_requires_grad(true));
+      }
+    }
+    const at::Tensor sum = call(leaves, targets);
+    Tensors gradients = torch::autograd::grad({sum},
+                                              sources,
+                                              {at::full_like(sum, scale)},
+                                              /*retain_graph=*/false,
+                                              /*create_graph=*/false,
+                                              /*allow_unused=*/true);
+    Result result{.sum = sum.item<double>()};
+    size_t next = 0;
+    for (const at::Tensor& leaf : leaves) {
+      result.input_gradients.push_back(leaf.requires_grad() ? dense(std::move(gradients[next++]))
+                                                            : at::Tensor());
+    }
+    return result;
   }
 
-  int64_t count(const at::Tensor& targets) const override {
-    return count_ ? count_(targets) : targets.numel();
+  int64_t count(const Tensors& targets) const override {
+    return count_ ? count_(targets) : targets[0].numel();
   }
 
  private:
+  at::Tensor call(const Tensors& input, const Tensors& targets) const {
+    Tensors all = input;
+    all.insert(all.end(), targets.begin(), targets.end());
+    const at::Tensor sum =
+        naming_layer(name_, "the loss", all, [&] { return function_(input, targets); });
+    if (sum.numel() != 1) {
+      throw ConfigError(cat("loss ",
+                            name_,
+                            " returns ",
+                            shape_text(Tensors{sum}),
+                            "; it must return one number, the sum over all targets"));
+    }
+    return sum;
+  }
+
   std::string name_;
-  LossFunction function_;
-  TargetCount count_;
+  LossOfMany function_;
+  CountOfMany count_;
   std::vector<ParameterSpec> specs_;
 };
 
 }  // namespace
+
+namespace detail {
+
+void refuse_inputs(size_t count) {
+  throw ConfigError(
+      cat("its module has no forward of ", count, count == 1 ? " tensor" : " tensors"));
+}
+
+}  // namespace detail
 
 std::unique_ptr<Layer> make_module_layer(std::string name,
                                          std::shared_ptr<torch::nn::Module> module,
@@ -246,7 +434,26 @@ std::unique_ptr<Layer> make_module_layer(std::string name,
   return std::make_unique<ModuleLayer>(std::move(name), std::move(module), std::move(forward));
 }
 
+std::unique_ptr<Layer> function_layer(std::string name, ModuleForward forward) {
+  return std::make_unique<ModuleLayer>(std::move(name), nullptr, std::move(forward));
+}
+
 std::unique_ptr<Loss> function_loss(std::string name, LossFunction function, TargetCount count) {
+  CountOfMany count_first;
+  if (count) {
+    count_first = [count = std::move(count)](const Tensors& targets) { return count(targets[0]); };
+  }
+  return function_loss_of_many(
+      std::move(name),
+      [function = std::move(function)](const Tensors& inputs, const Tensors& targets) {
+        return function(inputs[0], targets[0]);
+      },
+      std::move(count_first));
+}
+
+std::unique_ptr<Loss> function_loss_of_many(std::string name,
+                                            LossOfMany function,
+                                            CountOfMany count) {
   return std::make_unique<FunctionLoss>(std::move(name), std::move(function), std::move(count));
 }
 

@@ -102,6 +102,20 @@ void require_shardable(const Layer& layer, program::Shard shard) {
 
 }  // namespace
 
+namespace {
+
+void require_no_state(const Layer& layer) {
+  if (!layer.state().empty()) {
+    throw ConfigError(cat("plan.data: layer ",
+                          layer.name(),
+                          " has state of its own (",
+                          layer.state().front().name,
+                          "), which replicas do not share so far; use plan.data = 1"));
+  }
+}
+
+}  // namespace
+
 Parameters::Parameters(const Chain& chain,
                        at::ScalarType compute_type,
                        uint64_t seed,
@@ -129,6 +143,7 @@ Parameters::Parameters(const Chain& chain,
   if (replicas_ > 1) {
     PENSTOCK_CHECK(!device.is_gpu(), "replicas on GPUs");
     for (const int64_t layer : part.layers) {
+      require_no_state(chain.layer(layer));
       require_shardable(chain.layer(layer), shard_);
     }
     place_units();
@@ -145,6 +160,45 @@ Parameters::Parameters(const Chain& chain,
   if (part.has_loss) {
     collect(chain.size(), chain.loss().parameters());
   }
+  layer_state_.resize(layer_weights_.size());
+  for (const int64_t layer : part.layers) {
+    StateTensors& state = layer_state_[static_cast<size_t>(layer)];
+    for (const StateSpec& spec : chain.layer(layer).state()) {
+      state.names.push_back(spec.name);
+      state.current.push_back(
+          spec.initial.to(device_.where, /*non_blocking=*/false, /*copy=*/true));
+      state.next.push_back(state.current.back().clone());
+    }
+  }
+}
+
+namespace {
+
+void copy_all(const Tensors& from, const Tensors& to) {
+  const c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < from.size(); ++i) {
+    at::Tensor(to[i]).copy_(from[i]);
+  }
+}
+
+}  // namespace
+
+void Parameters::commit_state() {
+  for (const StateTensors& state : layer_state_) {
+    copy_all(state.next, state.current);
+  }
+}
+
+void Parameters::reset_state() {
+  for (const StateTensors& state : layer_state_) {
+    copy_all(state.current, state.next);
+  }
+}
+
+bool Parameters::has_state() const {
+  return std::any_of(layer_state_.begin(), layer_state_.end(), [](const StateTensors& state) {
+    return !state.current.empty();
+  });
 }
 
 void Parameters::collect(int64_t layer, const std::vector<ParameterSpec>& specs) {

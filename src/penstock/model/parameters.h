@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,25 @@ class Parameters {
   Gradients gradients_of(int64_t layer, std::span<const uint8_t> fresh = {}) {
     return {layer_gradients_[static_cast<size_t>(layer)], fresh};
   }
+
+  // What layer i changes beside gradients. changes: this forward is the one that does.
+  LayerState state_of(int64_t layer) const {
+    return {layer_state_[static_cast<size_t>(layer)].current, {}};
+  }
+  LayerState state_of(int64_t layer, bool changes) {
+    StateTensors& state = layer_state_[static_cast<size_t>(layer)];
+    return {state.current, changes ? std::span(state.next) : std::span<at::Tensor>()};
+  }
+  // Of all layers that are here: what forwards have changed becomes what the next step begins with.
+  void commit_state();
+  // By name, of the layers that are here. After a change of `current`: reset_state().
+  struct StateTensors {
+    std::vector<std::string> names;
+    Tensors current, next;
+  };
+  const std::vector<StateTensors>& states() const { return layer_state_; }
+  void reset_state();  // nothing has been changed since the last commit
+  bool has_state() const;
 
   // Of a unit that several stages have: the rank's gradients, flat, without padding; all of them, or
   // those of its segments.
@@ -186,6 +206,7 @@ class Parameters {
   at::Tensor float32_;                      // sharded: whole parameters that stay float32
   at::Tensor own_weights_, own_gradients_;  // sharded: the pieces
   std::vector<Tensors> layer_weights_, layer_gradients_;
+  std::vector<StateTensors> layer_state_;              // by layer of the chain
   std::vector<std::vector<size_t>> layer_parameters_;  // indices into all_
   // CPU: a parameter that several layers share (an embedding's table that is the head's, too) has a
   // gradient for each but the first, added up when all micro-batches are done. That is the order in

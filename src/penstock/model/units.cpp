@@ -27,6 +27,11 @@ std::vector<plan::LayerSizes> layer_sizes(const Chain& chain) {
     for (const ParameterSpec& spec : specs_of(chain, layer)) {
       sizes.parameters.push_back(size_of(spec));
     }
+    if (layer < chain.size()) {
+      for (const StateSpec& state : chain.layer(layer).state()) {
+        sizes.state_bytes += 2 * TensorShape{state.shape, state.type}.bytes();
+      }
+    }
     sizes.backward_needs_weights =
         layer == chain.size() || chain.layer(layer).backward_needs_weights();
   }

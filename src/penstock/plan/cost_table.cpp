@@ -258,6 +258,55 @@ LossCost read_loss(const json& item, const std::string& origin) {
   return loss;
 }
 
+// A number of a layer; the loss comes after them.
+int32_t read_layer_number(const json& item, const Reader& reader, const char* key, size_t end) {
+  const bool is_whole = item.is_number_integer();
+  if (!is_whole || item < 0 || item >= end) {
+    reader.fail(cat(key, " = ", item.dump(), " is not the number of a layer, 0 to ", end - 1));
+  }
+  return item.get<int32_t>();
+}
+
+CarriedCost read_carried(const json& item,
+                         size_t index,
+                         size_t layers,
+                         std::set<std::string>& names,
+                         const std::string& origin) {
+  Reader reader(item, cat(origin, ": carried element ", index));
+  CarriedCost cost;
+  program::Carried& element = cost.element;
+  element.name = reader.text("name", cat("element ", index));
+  if (element.name.empty() || !names.insert(element.name).second) {
+    reader.fail(cat("has the name ", in_quotes(element.name), "; each has a name of its own"));
+  }
+  if (reader.has("born")) {
+    element.born = read_layer_number(reader.at("born"), reader, "born", layers);
+  }
+  for (const json& one : reader.list("readers")) {
+    const int32_t layer = read_layer_number(one, reader, "a reader", layers + 1);
+    const int32_t before = element.readers.empty() ? element.born : element.readers.back();
+    if (layer <= before) {
+      reader.fail(cat("has the reader ",
+                      layer,
+                      " after layer ",
+                      before,
+                      "; readers come after the layer that makes it, and rise"));
+    }
+    element.readers.push_back(layer);
+  }
+  if (element.readers.empty() || element.readers == std::vector{element.born + 1}) {
+    reader.fail("is read by no layer but the next; that is part of the layer's output");
+  }
+  cost.bytes = reader.bytes("bytes", std::nullopt);
+  cost.gradient_bytes = reader.bytes("gradient_bytes", 0);
+  element.has_gradient = cost.gradient_bytes > 0;
+  if (element.has_gradient && element.born < 0) {
+    reader.fail("comes with the batch (it has no born) and has gradient_bytes");
+  }
+  reader.require_no_other_keys();
+  return cost;
+}
+
 void require_joined(const CostTable& table, const std::string& origin) {
   for (size_t i = 1; i < table.layers.size(); ++i) {
     const LayerCost& before = table.layers[i - 1];
@@ -292,7 +341,7 @@ void require_joined(const CostTable& table, const std::string& origin) {
 
 // Every size of the table, as a bound of what a step can hold.
 void require_no_overflow(const CostTable& table, const std::string& origin) {
-  double sum = static_cast<double>(table.held_bytes() + table.target_bytes);
+  double sum = static_cast<double>(table.held_bytes() + table.target_bytes + table.carried_bytes());
   for (const LayerCost& layer : table.layers) {
     sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.input_gradient() +
                                layer.output_gradient() + layer.forward_extra_bytes +
@@ -317,6 +366,13 @@ CostTable read_table(const json& root, const std::string& origin) {
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     table.layers.push_back(read_layer(layers[i], i, origin));
+  }
+  if (reader.has("carried")) {
+    std::set<std::string> names;
+    for (const json& item : reader.list("carried")) {
+      table.carried.push_back(
+          read_carried(item, table.carried.size(), layers.size(), names, origin));
+    }
   }
   if (reader.has("loss")) {
     table.loss = read_loss(reader.at("loss"), origin);
@@ -400,6 +456,36 @@ ordered_json layer_json(const LayerCost& layer) {
 
 }  // namespace
 
+bool CarriedCost::is_touched_by(int32_t first, int32_t end) const {
+  const auto reader = std::lower_bound(element.readers.begin(), element.readers.end(), first);
+  return (element.born >= first && element.born < end) ||
+         (reader != element.readers.end() && *reader < end);
+}
+
+std::vector<program::Carried> CostTable::carried_elements() const {
+  std::vector<program::Carried> elements;
+  for (const CarriedCost& one : carried) {
+    elements.push_back(one.element);
+  }
+  return elements;
+}
+
+int64_t CostTable::carried_bytes() const {
+  int64_t sum = 0;
+  for (const CarriedCost& one : carried) {
+    sum += one.all_bytes();
+  }
+  return sum;
+}
+
+int64_t CostTable::given_bytes() const {
+  int64_t sum = input_bytes();
+  for (const CarriedCost& one : carried) {
+    sum += one.element.born < 0 ? one.bytes : 0;
+  }
+  return sum;
+}
+
 int64_t CostTable::held_bytes() const {
   int64_t sum = 0;
   for (const program::Held& one : held) {
@@ -412,6 +498,19 @@ std::string format_costs(const CostTable& table) {
   ordered_json out{{"description", table.description}, {"layers", ordered_json::array()}};
   for (const LayerCost& layer : table.layers) {
     out["layers"].push_back(layer_json(layer));
+  }
+  if (!table.carried.empty()) {
+    out["carried"] = ordered_json::array();
+  }
+  for (const CarriedCost& one : table.carried) {
+    ordered_json element{{"name", one.element.name}};
+    if (one.element.born >= 0) {
+      element["born"] = one.element.born;
+    }
+    element["readers"] = one.element.readers;
+    element["bytes"] = one.bytes;
+    element["gradient_bytes"] = one.gradient_bytes;
+    out["carried"].push_back(std::move(element));
   }
   out["loss"] = {{"name", table.loss.name},
                  {"seconds", table.loss.seconds},

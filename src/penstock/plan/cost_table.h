@@ -91,6 +91,19 @@ struct LayerCost {
   }
 };
 
+// An element of the edges that more than the next layer reads. The bytes of layers' inputs and outputs,
+// and of what they save, are without it.
+struct CarriedCost {
+  program::Carried element;
+  int64_t bytes = 0;
+  int64_t gradient_bytes = 0;  // 0: it has none
+
+  int64_t all_bytes() const { return bytes + gradient_bytes; }
+  // Whether layers first .. end - 1 make or read it.
+  bool is_touched_by(int32_t first, int32_t end) const;
+  bool operator==(const CarriedCost&) const = default;
+};
+
 // Forward and backward of the loss are one operation.
 struct LossCost {
   std::string name = "loss";
@@ -102,6 +115,7 @@ struct LossCost {
 struct CostTable {
   std::string description;  // model, precision, threads: for people
   std::vector<LayerCost> layers;
+  std::vector<CarriedCost> carried;
   LossCost loss;
   int64_t target_bytes = 0;         // of a micro-batch
   std::vector<program::Held> held;  // all parameters, gradients, optimizer state
@@ -111,6 +125,9 @@ struct CostTable {
   LinkCost link = {};  // between ranks, where the table is of several; none: messages cost nothing
 
   int64_t held_bytes() const;
+  std::vector<program::Carried> carried_elements() const;
+  int64_t carried_bytes() const;  // of a micro-batch, with their gradients
+  int64_t given_bytes() const;    // of a micro-batch: what the batch brings, without the targets
   int64_t input_bytes() const { return layers.front().input_bytes; }
 };
 

@@ -256,6 +256,30 @@ int64_t StageCosts::running_bytes(int32_t first, int32_t end) const {
       last.output_gradient() + last.input_gradient() + last.ways.front().backward_extra_bytes);
 }
 
+int64_t StageCosts::carried_bytes(int32_t first, int32_t end) const {
+  int64_t bytes = 0;
+  for (const CarriedCost& one : table_.carried) {
+    bytes += is_touched(one, first, end) ? one.all_bytes() : 0;
+  }
+  return bytes;
+}
+
+// The last stage has the loss.
+bool StageCosts::is_touched(const CarriedCost& one, int32_t first, int32_t end) const {
+  return one.is_touched_by(first, end == layer_count(table_) ? end + 1 : end);
+}
+
+// Of what the stage sends on, and of the gradient that it sends back.
+double StageCosts::message_seconds(const CarriedCost& one, int32_t first, int32_t end) const {
+  if (one.element.born < 0 || !is_touched(one, first, end)) {
+    return 0;
+  }
+  const bool goes_on = end < layer_count(table_) && one.element.readers.back() >= end;
+  const bool goes_back = one.element.has_gradient && one.element.born < first;
+  return (goes_on ? request_.link.seconds(one.bytes) : 0) +
+         (goes_back ? request_.link.seconds(one.gradient_bytes) : 0);
+}
+
 StageCost StageCosts::of(int32_t stage, int32_t first, int32_t end) const {
   StageCost cost;
   cost.seconds = seconds_until_[index(end)] - seconds_until_[index(first)];
@@ -268,12 +292,16 @@ StageCost StageCosts::of(int32_t stage, int32_t first, int32_t end) const {
   } else {
     cost.seconds += request_.link.seconds(table_.layers[index(end)].input_bytes);
   }
+  for (const CarriedCost& one : table_.carried) {
+    cost.seconds += message_seconds(one, first, end);
+  }
   if (stage > 0) {
     cost.seconds += request_.link.seconds(table_.layers[index(first)].input_gradient());
   }
   if (request_.memory != CutMemory::Ignored) {
     const int64_t in_flight = request_.in_flight.empty() ? 1 : request_.in_flight[index(stage)];
-    cost.bytes += in_flight * held_bytes(first, end) + running_bytes(first, end);
+    cost.bytes += in_flight * (held_bytes(first, end) + carried_bytes(first, end)) +
+                  running_bytes(first, end);
   }
   return cost;
 }

@@ -36,6 +36,9 @@ class StageCosts {
  private:
   int64_t held_bytes(int32_t first, int32_t end) const;
   int64_t running_bytes(int32_t first, int32_t end) const;
+  int64_t carried_bytes(int32_t first, int32_t end) const;
+  bool is_touched(const CarriedCost& one, int32_t first, int32_t end) const;
+  double message_seconds(const CarriedCost& one, int32_t first, int32_t end) const;
 
   const CostTable& table_;
   const CutRequest& request_;

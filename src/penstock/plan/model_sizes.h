@@ -16,6 +16,8 @@ struct LayerSizes {
   std::string name;
   std::vector<ParameterSize> parameters = {};
   bool backward_needs_weights = true;
+  // Of what the layer changes beside gradients: as the step began, and as its forwards leave it.
+  int64_t state_bytes = 0;
 };
 
 struct ModelSizes {

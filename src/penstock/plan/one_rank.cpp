@@ -1,5 +1,8 @@
 #include "penstock/plan/one_rank.h"
 
+#include <limits>
+#include <vector>
+
 #include "penstock/base/error.h"
 #include "penstock/plan/lower.h"
 #include "penstock/program/verify.h"
@@ -10,13 +13,14 @@ namespace {
 
 constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
 
-// Bytes that are not the running micro-batch's: state, and the other micro-batches' inputs and
-// targets. The first has the least room; the others get the same schedule.
+// Bytes that the running micro-batch's schedule does not decide on: state, and the other
+// micro-batches' inputs and targets. The first has the least room; the others get the same schedule.
+// Carried elements of the running one, and their gradients, count as if all were there all the time.
 int64_t bytes_outside(const CostTable& table, const OneRankRequest& request) {
-  const int64_t given = table.input_bytes() + table.target_bytes;
+  const int64_t given = table.given_bytes() + table.target_bytes;
   const int64_t held =
       request.holdings.ranks.empty() ? table.held_bytes() : request.holdings.ranks.front().bytes();
-  return held + (request.micro_batches - 1) * given;
+  return held + (request.micro_batches - 1) * given + table.carried_bytes();
 }
 
 double step_seconds(const CostTable& table, const Operations& operations, int32_t micro_batches) {
@@ -60,6 +64,50 @@ Operations simple_operations(const CostTable& table, Recompute recompute) {
       return recompute_segments(table);
     default:
       return keep_everything(table);
+  }
+}
+
+// With carried elements the solver sees less room than there is, and schedules that need as much by
+// its count differ in what they need. So some others are looked at: the one that needs least is the
+// least, and whichever fits and is faster is taken. They do not depend on the limit: with more memory
+// the answer is never slower.
+void take_candidates(const CostTable& table,
+                     int64_t chain_least,
+                     const OneRankRequest& request,
+                     OneRankPlan& plan,
+                     OneRankPlan& least) {
+  constexpr int kLevels = 4;
+  constexpr RotorOptions kFewSlots{.slots = 200, .threads = 1};
+  std::vector<Operations> all{keep_everything(table),
+                              recompute_everything(table),
+                              recompute_segments(table),
+                              solve_rotor(table, chain_least, {.slots = 1}).operations};
+  for (int level = 1; level <= kLevels; ++level) {
+    const int64_t limit = chain_least + table.carried_bytes() * level / kLevels;
+    all.push_back(solve_rotor(table, limit, kFewSlots).operations);
+  }
+  OneRankPlan one = plan;
+  const auto peak_of = [&](const Operations& operations) {
+    one.operations = operations;
+    return lower_and_verify(table, one, 0, request).peak.bytes;
+  };
+  const auto fits = [&](int64_t peak) {
+    return request.limit_bytes == 0 || peak <= request.limit_bytes;
+  };
+  bool has_one = fits(peak_of(plan.operations));
+  double seconds = seconds_of(table, plan.operations);
+  int64_t least_peak = std::numeric_limits<int64_t>::max();
+  for (const Operations& operations : all) {
+    const int64_t peak = peak_of(operations);
+    if (peak < least_peak) {
+      least_peak = peak;
+      least.operations = operations;
+    }
+    if (fits(peak) && (!has_one || seconds_of(table, operations) < seconds)) {
+      has_one = true;
+      seconds = seconds_of(table, operations);
+      plan.operations = operations;
+    }
   }
 }
 
@@ -112,14 +160,19 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
   // The plan that needs least of its kind says what the least limit is, and what binds there.
   OneRankPlan least = plan;
   const int64_t outside = bytes_outside(table, request);
+  const bool is_exact = table.carried.empty();
   if (request.recompute == Recompute::Rotor) {
-    const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes : result.unlimited_bytes;
+    const int64_t limit = request.limit_bytes > 0 ? request.limit_bytes
+                                                  : result.unlimited_bytes + table.carried_bytes();
     const RotorAnswer answer = solve_rotor(table, limit - outside, request.rotor);
-    plan.operations = answer.operations;
     result.slots = answer.slots;
     least.operations = answer.is_feasible
                            ? solve_rotor(table, answer.least_bytes, {.slots = 1}).operations
                            : answer.operations;
+    plan.operations = answer.operations;
+    if (!is_exact) {
+      take_candidates(table, answer.least_bytes, request, plan, least);
+    }
   } else {
     plan.operations = least.operations = simple_operations(table, request.recompute);
   }
@@ -130,7 +183,7 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
   if (!result.is_feasible) {
     // More than the schedule may bind: what the best one within that limit takes is the answer.
     plan.operations =
-        request.recompute == Recompute::Rotor
+        request.recompute == Recompute::Rotor && is_exact
             ? solve_rotor(table, result.least_bytes - outside, request.rotor).operations
             : least.operations;
   }

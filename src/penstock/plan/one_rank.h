@@ -43,7 +43,8 @@ struct OneRankAnswer {
   program::Program program;  // verified; of `plan`
   double step_s = 0;
   int64_t peak_bytes = 0;
-  int64_t least_bytes = 0;      // the least limit that this kind of plan fits in, exactly
+  int64_t least_bytes = 0;      // the least limit that this kind of plan fits in: exactly, unless
+                                // elements are carried along the chain
   std::string binding;          // the instruction that holds most at that limit
   double unlimited_s = 0;       // the step when everything is kept
   int64_t unlimited_bytes = 0;  // and its peak

@@ -210,7 +210,7 @@ PipelineAnswer plan_kind(const CostTable& table,
 void lower_least(const CostTable& table, PipelineRequest request, PipelineAnswer& result) {
   int64_t too_low = request.limit_bytes;
   int64_t enough = most(result.least_bytes);
-  while (enough - too_low > enough / 100) {
+  while (enough - too_low > std::max<int64_t>(1, enough / 100)) {
     request.limit_bytes = too_low + (enough - too_low) / 2;
     PipelineAnswer tried = plan_kind(table, request, result.kind);
     if (tried.is_feasible) {

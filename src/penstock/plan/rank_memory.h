@@ -2,7 +2,8 @@
 //
 // Beside what the micro-batches hold of their own (StageUse) there are: inputs and targets that
 // wait for their first turn; what was sent last over each boundary, which may still be on its way;
-// and what waits for the next stage where that is on the same rank.
+// and what waits for the next stage where that is on the same rank. An element that several stages of
+// a rank read counts for each of them.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "penstock/base/error.h"
+#include "penstock/plan/carried_routes.h"
 #include "penstock/plan/slot_search.h"
 
 namespace penstock::plan {
@@ -77,6 +78,18 @@ std::vector<StepClock::Transfer> transfer_seconds(const SlotsRequest& request) {
     const LayerCost& next = request.table.layers[static_cast<size_t>(request.cuts[stage + 1])];
     seconds.push_back({.activation_s = request.link.seconds(next.input_bytes),
                        .gradient_s = request.link.seconds(next.input_gradient())});
+  }
+  // What is carried to a neighbour, or back from one, goes beside; far messages are not awaited here.
+  const CarriedRoutes routes(request.table, request.schedule, request.cuts);
+  for (const auto* hops : {&routes.ahead(), &routes.back()}) {
+    for (const CarriedHop& hop : *hops) {
+      if (hop.is_message && !hop.is_far()) {
+        const CarriedCost& cost = request.table.carried[static_cast<size_t>(hop.element)];
+        StepClock::Transfer& transfer = seconds[static_cast<size_t>(std::min(hop.from, hop.to))];
+        (hop.from < hop.to ? transfer.activation_s : transfer.gradient_s) +=
+            request.link.seconds(hop.from < hop.to ? cost.bytes : cost.gradient_bytes);
+      }
+    }
   }
   return seconds;
 }

@@ -319,10 +319,31 @@ StageChoice StageRotor::measured(StageOperations operations) const {
   return {std::move(operations), use};
 }
 
+// Carried elements count as if all were there all the time. One that the stage makes is there more
+// than once where that is run again while others still have the first: it was sent, or weight
+// gradients wait for it.
+int64_t StageRotor::most_carried_bytes() const {
+  int64_t bytes = 0;
+  for (const CarriedCost& one : table_.carried) {
+    const int32_t end = is_last_ ? end_ + 1 : end_;
+    if (!one.is_touched_by(first_, end)) {
+      continue;
+    }
+    const std::vector<int32_t>& readers = one.element.readers;
+    int64_t lives = 1;
+    if (one.element.born >= first_) {
+      const auto here = std::lower_bound(readers.begin(), readers.end(), end) - readers.begin();
+      lives += (readers.back() >= end ? 1 : 0) + (splits_ ? here : 0);
+    }
+    bytes += lives * one.bytes + one.gradient_bytes;
+  }
+  return bytes;
+}
+
 std::optional<StageChoice> StageRotor::fastest(const StageRoom& room) const {
   const Free free{room.forward - room.held, room.backward - room.held};
   const Spine spine = solve_spine(free, Lead::Counts);
-  const int64_t held = room.held - needs_.size(first_);
+  const int64_t held = room.held - needs_.size(first_) - most_carried_bytes();
   if (spine.from.front().at(held) == StepFunction::kInfinity) {
     return std::nullopt;
   }

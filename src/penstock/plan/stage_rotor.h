@@ -61,6 +61,7 @@ class StageRotor {
   int64_t keep_need(int32_t i, int32_t l, size_t way) const;
   int64_t held_of(int32_t i, size_t way) const;
   int64_t targets() const;
+  int64_t most_carried_bytes() const;
 
   StepFunction solve_segment(int32_t i, int32_t l, Lead lead) const;
   Spine solve_spine(const Free& free, Lead lead) const;

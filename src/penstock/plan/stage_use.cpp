@@ -26,6 +26,11 @@ class Replay {
     output_.assign(layers, kNone);
     work_.assign(layers, kNone);
     way_.assign(layers, 0);
+    carried_at_ = program::carried_by_layer(table.carried_elements(),
+                                            static_cast<int32_t>(table.layers.size()));
+    carried_.assign(table.carried.size(), kNone);
+    carried_gradient_.assign(table.carried.size(), kNone);
+    read_by_half_.resize(layers);
   }
 
   StageUse run(const StageOperations& operations) {
@@ -34,15 +39,38 @@ class Replay {
     if (is_last_) {
       give(targets_ = make(table_.target_bytes));
     }
+    for_carried([&](size_t element, const program::Carried& one) {
+      if (one.born < first_) {
+        give(carried_[element] = make(table_.carried[element].bytes));
+      }
+    });
     add_all(operations.forward);
+    for_carried([&](size_t element, const program::Carried& one) {
+      if (one.born >= 0 && goes_on(one)) {
+        goes_on_.push_back(carried_[element]);
+      }
+    });
     begin_phase(Part::Backward);
     if (!is_last_) {
       give(gradient_.back() = make(layer(end_ - 1).output_gradient()));
     }
+    for_carried([&](size_t element, const program::Carried& one) {
+      if (one.has_gradient && goes_on(one)) {
+        give(carried_gradient_[element] = make(table_.carried[element].gradient_bytes));
+      }
+    });
     add_all(operations.backward);
+    for_carried([&](size_t element, const program::Carried& one) {
+      if (one.has_gradient && one.born < first_) {  // it leaves with the end of the phase
+        last_use_[static_cast<size_t>(carried_gradient_[element])] = steps_.size() - 1;
+      }
+    });
     begin_phase(Part::Weight);
     for (int32_t i = end_ - 1; splits_ && i >= first_; --i) {
       use(work_[at(i)]);
+      for (const Id id : read_by_half_[at(i)]) {
+        use(id);
+      }
       step({.seconds = layer(i).weight_half_s(kept_way(i)),
             .working_bytes = layer(i).weight_extra_bytes});
     }
@@ -64,6 +92,50 @@ class Replay {
   const LayerCost& layer(int32_t i) const { return table_.layers[static_cast<size_t>(i)]; }
   const KeepCost& kept_way(int32_t i) const {
     return layer(i).ways[static_cast<size_t>(way_[at(i)])];
+  }
+
+  // Those that the stage makes or reads.
+  template <typename Visit>
+  void for_carried(const Visit& visit) const {
+    for (size_t element = 0; element < table_.carried.size(); ++element) {
+      if (table_.carried[element].is_touched_by(first_, is_last_ ? end_ + 1 : end_)) {
+        visit(element, table_.carried[element].element);
+      }
+    }
+  }
+  // To readers at later stages.
+  bool goes_on(const program::Carried& one) const {
+    return !is_last_ && one.readers.back() >= end_;
+  }
+  const program::CarriedAt& carried_at(int32_t i) const {
+    return carried_at_[static_cast<size_t>(i)];
+  }
+  std::vector<Id> use_carried(int32_t i) {
+    std::vector<Id> read;
+    for (const int32_t element : carried_at(i).reads) {
+      read.push_back(carried_[static_cast<size_t>(element)]);
+      use(read.back());
+    }
+    return read;
+  }
+  void make_carried(int32_t i, Step& forward) {
+    for (const int32_t element : carried_at(i).makes) {
+      const auto number = static_cast<size_t>(element);
+      forward.makes.push_back(carried_[number] = make(table_.carried[number].bytes));
+      forward.working_bytes += table_.carried[number].bytes;
+    }
+  }
+  void add_to_carried_gradients(int32_t i, Step& work) {
+    for (const int32_t element : carried_at(i).reads) {
+      const auto number = static_cast<size_t>(element);
+      const program::Carried& one = table_.carried[number].element;
+      if (one.has_gradient && i == one.readers.back()) {
+        carried_gradient_[number] = make(table_.carried[number].gradient_bytes);
+        work.makes.push_back(carried_gradient_[number]);
+      } else if (one.has_gradient) {
+        use(carried_gradient_[number]);
+      }
+    }
   }
 
   void begin_phase(Part part) { part_ = part; }
@@ -107,10 +179,13 @@ class Replay {
   void add_forward(int32_t i) {
     const LayerCost& cost = layer(i);
     use(activation_[at(i)]);
+    use_carried(i);
     const Id output = activation_[at(i) + 1] = make(cost.output_bytes);
-    step({.seconds = cost.forward_s,
-          .working_bytes = cost.output_bytes + cost.forward_extra_bytes,
-          .makes = {output}});
+    Step forward{.seconds = cost.forward_s,
+                 .working_bytes = cost.output_bytes + cost.forward_extra_bytes,
+                 .makes = {output}};
+    make_carried(i, forward);
+    step(std::move(forward));
   }
 
   void add_keeping_forward(int32_t i, int32_t way, bool without_output) {
@@ -118,6 +193,7 @@ class Replay {
     const int64_t output_bytes = layer(i).output_bytes;
     const KeepCost& keep = kept_way(i);
     use(activation_[at(i)]);
+    use_carried(i);
     const Id saved = saved_[at(i)] = make(keep.saved_bytes - output_bytes);
     if (without_output) {
       return step({.seconds = keep.recompute_s,
@@ -125,9 +201,11 @@ class Replay {
                    .makes = {saved}});
     }
     const Id output = activation_[at(i) + 1] = output_[at(i)] = make(output_bytes);
-    step({.seconds = keep.forward_s,
-          .working_bytes = keep.saved_bytes + keep.forward_extra_bytes,
-          .makes = {saved, output}});
+    Step forward{.seconds = keep.forward_s,
+                 .working_bytes = keep.saved_bytes + keep.forward_extra_bytes,
+                 .makes = {saved, output}};
+    make_carried(i, forward);
+    step(std::move(forward));
   }
 
   void add_loss() {
@@ -136,9 +214,12 @@ class Replay {
     needs_gradient_ = true;
     const int64_t bytes = layer(end_ - 1).output_gradient();
     gradient_.back() = make(bytes);
-    step({.seconds = table_.loss.seconds,
-          .working_bytes = bytes + table_.loss.extra_bytes,
-          .makes = {gradient_.back()}});
+    Step loss{.seconds = table_.loss.seconds,
+              .working_bytes = bytes + table_.loss.extra_bytes,
+              .makes = {gradient_.back()}};
+    use_carried(end_);
+    add_to_carried_gradients(end_, loss);
+    step(std::move(loss));
   }
 
   void add_backward(int32_t i) {
@@ -151,6 +232,20 @@ class Replay {
     if (keep.needs_output) {
       use(output_[at(i)]);
     }
+    const std::vector<Id> read = use_carried(i);
+    for (const int32_t element : carried_at(i).makes) {
+      const auto number = static_cast<size_t>(element);
+      if (keep.needs_output) {
+        use(carried_[number]);
+      }
+      if (table_.carried[number].element.has_gradient) {
+        use(carried_gradient_[number]);
+      }
+    }
+    for (const Id id : goes_on_) {
+      use(id);
+    }
+    goes_on_.clear();
     Step backward{.seconds = splits_ ? cost.input_half_s(keep) : keep.backward_s,
                   .working_bytes = cost.input_gradient() + keep.backward_extra_bytes};
     if (i > 0) {
@@ -159,7 +254,9 @@ class Replay {
     if (splits_) {
       backward.makes.push_back(work_[at(i)] = make(cost.weight_half_bytes()));
       backward.working_bytes = cost.input_gradient() + cost.input_half_extra_bytes(keep);
+      read_by_half_[at(i)] = read;
     }
+    add_to_carried_gradients(i, backward);
     step(std::move(backward));
   }
 
@@ -182,6 +279,9 @@ class Replay {
         live += bytes_[static_cast<size_t>(id)];
       }
       live -= freed[i];
+      if (!table_.carried.empty()) {  // gradients that no table's extra has counted
+        part.peak = std::max(part.peak, live);
+      }
       part.left = live;
     }
     const auto& [forward, backward, weight] = parts;
@@ -208,6 +308,10 @@ class Replay {
   std::vector<Id> activation_, gradient_, saved_, output_, work_;  // newest of each layer
   std::vector<int32_t> way_;
   Id targets_ = kNone;
+  std::vector<program::CarriedAt> carried_at_;  // by layer, then the loss
+  std::vector<Id> carried_, carried_gradient_;  // newest of each element
+  std::vector<Id> goes_on_;                     // as they were when the forward ended
+  std::vector<std::vector<Id>> read_by_half_;   // by layer: what the weight half needs, too
 };
 
 }  // namespace

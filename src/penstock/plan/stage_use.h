@@ -12,7 +12,8 @@ namespace penstock::plan {
 // Bytes are the micro-batch's own at this stage: its input counts from the beginning of the
 // forward, its targets likewise at the last stage, an arriving gradient from the beginning of the
 // backward. What is sent on is no longer its own when the phase has ended, unless backward needs
-// it.
+// it. A carried element that the stage makes or reads is its own, with one exception: its gradient
+// when it has left the stage. One that goes on to other stages is held until the first backward.
 struct StageUse {
   int64_t forward_peak = 0;
   int64_t held = 0;  // between forward and backward

@@ -63,8 +63,8 @@ struct WayMeasured {
 };
 
 struct LayerMeasured {
-  int64_t index = 0;  // in the chain: the first of its kind
-  model::TensorShape input, output;
+  int64_t index = 0;              // in the chain: the first of its kind
+  model::Shapes inputs, outputs;  // in the layer's order
   Measured dropping;
   std::vector<WayMeasured> ways;
   int64_t count = 0;  // how many layers of the chain it stands for
@@ -79,51 +79,76 @@ double seconds_or(const Measured& measured, double guess) {
   return measured.timings.is_empty() ? guess : measured.timings.median();
 }
 
-// What stands in for activations and gradients: numbers like those behind a norm. One buffer serves
-// all, so that measuring needs little more memory than the layer at hand.
+// What stands in for activations and gradients: numbers like those behind a norm; of integers zeros,
+// which are always an index, and of masks ones. One buffer of each type serves all, so that measuring
+// needs little more memory than the layer at hand.
 class Activations {
  public:
-  Activations(int64_t most_elements, at::ScalarType type, c10::Device where) {
-    buffer_ = at::empty({most_elements}, at::TensorOptions(where).dtype(type));
-    if (where.is_cpu()) {
-      buffer_.normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1));
-    } else {
-      buffer_.normal_();
+  Activations(const std::map<at::ScalarType, int64_t>& most_elements, c10::Device where) {
+    for (const auto& [type, elements] : most_elements) {
+      at::Tensor& buffer = buffers_[type] =
+          at::empty({elements}, at::TensorOptions(where).dtype(type));
+      if (!buffer.is_floating_point()) {
+        buffer.fill_(type == at::kBool ? 1 : 0);
+      } else if (where.is_cpu()) {
+        buffer.normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1));
+      } else {
+        buffer.normal_();
+      }
     }
   }
 
   at::Tensor view(const model::TensorShape& shape) const {
-    PENSTOCK_CHECK(shape.type == buffer_.scalar_type(),
-                   "cannot measure a layer whose input is of another type than what its neighbour "
-                   "puts out");
-    int64_t elements = 1;
-    for (const int64_t size : shape.sizes) {
-      elements *= size;
-    }
-    return buffer_.narrow(0, 0, elements).view(shape.sizes);
+    return buffers_.at(shape.type).narrow(0, 0, shape.elements()).view(shape.sizes);
   }
 
  private:
-  at::Tensor buffer_;
+  std::map<at::ScalarType, at::Tensor> buffers_;
 };
+
+// The first tensor that is there.
+const at::Tensor& first_of(const model::Tensors& gradients, const model::Tensors& inputs) {
+  for (const at::Tensor& tensor : gradients) {
+    if (tensor.defined()) {
+      return tensor;
+    }
+  }
+  return inputs[0];
+}
+
+// Copies of the tuple's tensors: what is carried has a value of its own, which the weight gradient
+// reads.
+void own_tuple(const std::vector<model::Place>& places, model::Tensors& inputs) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].carried < 0) {
+      inputs[i] = inputs[i].clone();
+    }
+  }
+}
 
 class Profiler {
  public:
-  Profiler(const model::Chain& chain,
-           model::Parameters& parameters,
-           const at::Tensor& inputs,
-           const at::Tensor& targets)
+  Profiler(const model::Chain& chain, model::Parameters& parameters, const model::Fields& batch)
       : chain_(chain),
+        edges_(chain.edges()),
         parameters_(parameters),
-        inputs_(inputs.to(parameters.device().where)),
-        targets_(targets.to(parameters.device().where)),
+        shapes_(chain.shapes_for(
+            model::shapes_of(batch), batch.begin()->second.size(0), parameters.compute_type())),
         stopwatch_(device::make_stopwatch(parameters.device().where)),
         other_values_(static_cast<size_t>(other_elements(chain, parameters))),
         others_(at::from_blob(
             other_values_.data(), {static_cast<int64_t>(other_values_.size())}, at::kFloat)) {
+    for (const auto& [name, tensor] : batch) {
+      batch_[name] = tensor.to(parameters.device().where);
+    }
+    for (const std::string& name : edges_.target_fields) {
+      targets_.push_back(batch_.at(name));
+    }
+    for (int64_t i = 0; i < chain.size(); ++i) {
+      states_.push_back(std::as_const(parameters).state_of(i));
+    }
     find_kinds();
-    activations_ = std::make_unique<Activations>(
-        most_elements_, parameters.compute_type(), parameters.device().where);
+    activations_ = std::make_unique<Activations>(most_elements_, parameters.device().where);
   }
 
   void run_round(const ProfileOptions& options) {
@@ -140,7 +165,7 @@ class Profiler {
       }
     }
     unless_over_limit([&] { measure_loss(); });
-    cool_caches(inputs_);
+    cool_caches(batch_.begin()->second);
     clear_.time(*stopwatch_, [&] {
       for (int64_t layer = 0; layer <= chain_.size(); ++layer) {
         parameters_.begin_gradients(layer);
@@ -148,7 +173,7 @@ class Profiler {
       return 0;
     });
     if (options.step) {
-      cool_caches(inputs_);
+      cool_caches(batch_.begin()->second);
       unless_over_limit([&] {
         step_.time(*stopwatch_, [&] {
           options.step();
@@ -224,9 +249,30 @@ class Profiler {
 
   // The gradient of a layer's input, and what its backward hands on beside it.
   int64_t input_gradient_bytes(const LayerMeasured& layer) const {
-    int64_t bytes = held_bytes(layer.input.bytes());
+    int64_t bytes = layer.index == 0 ? tuple_bytes(layer.index) : 0;
+    for (const model::TensorShape& shape : shapes_.edges[static_cast<size_t>(layer.index)]) {
+      bytes += layer.index > 0 && shape.has_gradient ? held_bytes(shape.bytes()) : 0;
+    }
     for (const at::Tensor& tensor : layer.beside_gradient) {
       bytes += held_bytes(static_cast<int64_t>(tensor.nbytes()));
+    }
+    return bytes;
+  }
+  // Of the tuple that enters a layer, or the loss.
+  int64_t tuple_bytes(int64_t layer) const {
+    int64_t bytes = 0;
+    for (const model::TensorShape& shape : shapes_.edges[static_cast<size_t>(layer)]) {
+      bytes += held_bytes(shape.bytes());
+    }
+    return bytes;
+  }
+  // Of what the layer makes for others than the next, which has values of its own.
+  int64_t carried_bytes(int64_t layer) const {
+    int64_t bytes = 0;
+    for (const model::Place& place : edges_.outputs[static_cast<size_t>(layer)]) {
+      bytes += place.carried < 0
+                   ? 0
+                   : held_bytes(shapes_.carried[static_cast<size_t>(place.carried)].bytes());
     }
     return bytes;
   }
@@ -259,13 +305,55 @@ class Profiler {
     static_cast<void>(at::sum(warm));
   }
 
-  model::Tensors input_of(const LayerMeasured& layer) const {
-    return {layer.index == 0 ? inputs_ : activations_->view(layer.input)};
+  // Fields of the batch as they are, stand-ins for all else.
+  model::Tensors inputs_at(int64_t layer) const {
+    model::Tensors inputs;
+    const model::Shapes shapes = shapes_.inputs_of(edges_, layer);
+    const std::vector<model::Place>& places = edges_.inputs[static_cast<size_t>(layer)];
+    for (size_t i = 0; i < places.size(); ++i) {
+      const bool is_field = !edges_.has_gradient(layer, i);
+      const std::string* name = !is_field ? nullptr
+                                : places[i].carried < 0
+                                    ? &edges_.first_fields[static_cast<size_t>(places[i].position)]
+                                    : &edges_.carried[static_cast<size_t>(places[i].carried)].name;
+      inputs.push_back(name ? batch_.at(*name) : activations_->view(shapes[i]));
+    }
+    return inputs;
+  }
+  model::Tensors input_of(const LayerMeasured& layer) const { return inputs_at(layer.index); }
+  model::Pass pass_of(const LayerMeasured& layer) const {
+    return {.layer = layer.index,
+            .wanted = model::wanted_gradients(edges_, layer.index),
+            .state = &states_[static_cast<size_t>(layer.index)]};
+  }
+  // As the executor does with them: what is carried is added up in storage of its own.
+  model::Tensors settle(int64_t layer, model::Tensors gradients) const {
+    const size_t at = static_cast<size_t>(layer);
+    model::Tensors carried(edges_.carried.size());
+    model::Tensors tuple = model::scatter_outputs(
+        edges_.inputs[at],
+        std::move(gradients),
+        edges_.widths[at],
+        [&](int32_t i, at::Tensor part) {
+          const model::TensorShape& shape = shapes_.carried[static_cast<size_t>(i)];
+          if (!shape.has_gradient || edges_.carried[static_cast<size_t>(i)].born < 0) {
+            return;
+          }
+          if (!part.defined()) {
+            part = at::zeros(shape.sizes,
+                             at::TensorOptions(parameters_.device().where).dtype(shape.type));
+          }
+          model::add_gradient(carried[static_cast<size_t>(i)], std::move(part));
+        });
+    return tuple;
   }
 
   // The gradient of its output, with what the layer above hands on beside it.
   model::Tensors output_gradient_of(const LayerMeasured& layer) const {
-    model::Tensors gradient{activations_->view(layer.output)};
+    model::Tensors gradient;
+    for (const model::TensorShape& shape : layer.outputs) {
+      gradient.push_back(shape.has_gradient ? activations_->view(shape) : at::Tensor());
+    }
     if (layer.index + 1 < chain_.size()) {
       const model::Tensors& beside = reader_of(layer.index).beside_gradient;
       gradient.insert(gradient.end(), beside.begin(), beside.end());
@@ -277,39 +365,49 @@ class Profiler {
   }
 
   const model::Chain& chain_;
+  const model::Edges& edges_;
   model::Parameters& parameters_;
-  at::Tensor inputs_, targets_;
+  model::Fields batch_;
+  model::Tensors targets_;
+  model::ChainShapes shapes_;
+  std::vector<model::LayerState> states_;  // by layer; nothing is changed
   std::unique_ptr<device::Stopwatch> stopwatch_;
   std::vector<float> other_values_;  // not a tensor's: nobody counts it
   at::Tensor others_;
   std::vector<size_t> kind_of_;  // layer of the chain -> index into layers_
   std::set<int64_t> begun_;      // layers that have gone backward in this round
   std::vector<LayerMeasured> layers_;
-  int64_t most_elements_ = 1;
+  std::map<at::ScalarType, int64_t> most_elements_;
   std::unique_ptr<Activations> activations_;
   Measured loss_, clear_, step_;
 };
 
 void Profiler::find_kinds() {
-  std::map<std::pair<std::string, std::vector<int64_t>>, size_t> known;
-  model::TensorShape shape{inputs_.sizes().vec(), inputs_.scalar_type()};
+  std::map<std::pair<std::string, std::vector<std::vector<int64_t>>>, size_t> known;
+  const auto note = [&](const model::Shapes& shapes) {
+    for (const model::TensorShape& shape : shapes) {
+      int64_t& most = most_elements_[shape.type];
+      most = std::max(most, shape.elements());
+    }
+  };
   for (int64_t i = 0; i < chain_.size(); ++i) {
     const model::Layer& layer = chain_.layer(i);
+    const model::Shapes inputs = shapes_.inputs_of(edges_, i);
+    const model::Shapes outputs = shapes_.outputs_of(edges_, i);
+    std::vector<std::vector<int64_t>> sizes;
+    for (const model::TensorShape& shape : inputs) {
+      sizes.push_back(shape.sizes);
+    }
     const std::string kind = layer.kind().empty() ? cat("only ", i) : layer.kind();
-    const auto [place, is_new] = known.emplace(std::pair(kind, shape.sizes), layers_.size());
+    const auto [place, is_new] = known.emplace(std::pair(kind, sizes), layers_.size());
     if (is_new) {
-      const model::TensorShape output = layer.size_for(shape, parameters_.compute_type()).output;
-      layers_.push_back({.index = i, .input = shape, .output = output});
+      layers_.push_back({.index = i, .inputs = inputs, .outputs = outputs});
       layers_.back().ways.resize(layer.ways().size());
-      int64_t elements = 1;
-      for (const int64_t size : output.sizes) {
-        elements *= size;
-      }
-      most_elements_ = std::max(most_elements_, elements);
+      note(inputs);
+      note(outputs);
     }
     ++layers_[place->second].count;
     kind_of_.push_back(place->second);
-    shape = layers_[place->second].output;
   }
 }
 
@@ -318,7 +416,7 @@ void Profiler::measure_dropping(LayerMeasured& layer) {
   cool_caches(input[0]);
   layer.dropping.time(*stopwatch_, [&] {
     return chain_.layer(layer.index)
-        .forward(parameters_.weights_of(layer.index), input, {.layer = layer.index}, nullptr);
+        .forward(parameters_.weights_of(layer.index), input, pass_of(layer), nullptr);
   });
 }
 
@@ -326,7 +424,7 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   const int64_t index = measured.index;
   const model::Layer& layer = chain_.layer(index);
   const bool needs_output = layer.ways()[static_cast<size_t>(way)].needs_output;
-  const model::Pass pass{.layer = index};
+  const model::Pass pass = pass_of(measured);
   const model::Tensors input = input_of(measured);
   const model::Tensors gradient = output_gradient_of(measured);
   WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
@@ -347,17 +445,19 @@ void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
   if (!needs_output) {
     output.clear();  // as in the step, where its reader has gone backward by now
   }
-  cool_caches(gradient[0]);
+  cool_caches(first_of(gradient, input));
   const std::vector<uint8_t> fresh = fresh_gradients(index);
   model::Tensors input_gradient = costs.backward.time(*stopwatch_, [&] {
-    return layer.backward(parameters_.weights_of(index),
-                          parameters_.gradients_of(index, fresh),
-                          input,
-                          std::move(saved),
-                          gradient,
-                          pass);
+    return settle(index,
+                  layer.backward(parameters_.weights_of(index),
+                                 parameters_.gradients_of(index, fresh),
+                                 input,
+                                 std::move(saved),
+                                 gradient,
+                                 pass));
   });
-  measured.beside_gradient.assign(input_gradient.begin() + 1, input_gradient.end());
+  measured.beside_gradient.assign(
+      input_gradient.begin() + edges_.widths[static_cast<size_t>(index)], input_gradient.end());
 }
 
 // The first backward of a round is as that of a step: it writes what nobody has written. So both
@@ -370,10 +470,11 @@ std::vector<uint8_t> Profiler::fresh_gradients(int64_t layer) {
 void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   const int64_t index = measured.index;
   const model::Layer& layer = chain_.layer(index);
-  const model::Pass pass{.layer = index};
+  const model::Pass pass = pass_of(measured);
   const int64_t before = memory::usage().current_bytes;
   // Input and gradient are its own, for the weight half may hold on to them.
-  model::Tensors input{input_of(measured)[0].clone()};
+  model::Tensors input = input_of(measured);
+  own_tuple(edges_.inputs[static_cast<size_t>(index)], input);
   model::Saved saved{.way = way};
   model::Tensors output = layer.forward(parameters_.weights_of(index), input, pass, &saved);
   if (!layer.ways()[static_cast<size_t>(way)].needs_output) {
@@ -381,25 +482,31 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   }
   model::Tensors gradient = output_gradient_of(measured);
   for (at::Tensor& tensor : gradient) {
-    tensor = tensor.clone();
+    if (tensor.defined()) {
+      tensor = tensor.clone();
+    }
   }
   model::WeightWork work;
-  cool_caches(gradient[0]);
+  cool_caches(first_of(gradient, input));
   Measured& input_half = measured.ways[static_cast<size_t>(way)].input_half;
   const model::Tensors input_gradient = input_half.time(*stopwatch_, [&] {
-    return layer.backward_input(parameters_.weights_of(index),
-                                parameters_.gradients_of(index),
-                                input,
-                                std::move(saved),
-                                gradient,
-                                pass,
-                                work);
+    return settle(index,
+                  layer.backward_input(parameters_.weights_of(index),
+                                       parameters_.gradients_of(index),
+                                       input,
+                                       std::move(saved),
+                                       gradient,
+                                       pass,
+                                       work));
   });
   input.clear();
   gradient.clear();
   output.clear();
   const int64_t left = memory::usage().current_bytes - before;
-  const int64_t passed_on = input_gradient[0].defined() ? input_gradient_bytes(measured) : 0;
+  const bool has_gradient = std::any_of(input_gradient.begin(),
+                                        input_gradient.end(),
+                                        [](const at::Tensor& one) { return one.defined(); });
+  const int64_t passed_on = has_gradient ? input_gradient_bytes(measured) : 0;
   measured.weight_bytes = std::max(measured.weight_bytes, left - passed_on);
   measured.weight_half.time(*stopwatch_, [&] {
     layer.backward_weight(
@@ -410,17 +517,18 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
 
 void Profiler::measure_loss() {
   const int64_t last = chain_.size();
-  const at::Tensor input = activations_->view(layers_[kind_of_.back()].output);
+  const model::Tensors input = inputs_at(last);
   const double scale =
       1.0 / static_cast<double>(std::max<int64_t>(1, chain_.loss().count(targets_)));
-  cool_caches(input);
+  cool_caches(input[0]);
   const std::vector<uint8_t> fresh = fresh_gradients(last);
   loss_.time(*stopwatch_, [&] {
-    return chain_.loss().backward(parameters_.weights_of(last),
-                                  parameters_.gradients_of(last, fresh),
-                                  input,
-                                  targets_,
-                                  scale);
+    model::Loss::Result result = chain_.loss().backward(parameters_.weights_of(last),
+                                                        parameters_.gradients_of(last, fresh),
+                                                        input,
+                                                        targets_,
+                                                        scale);
+    return settle(last, std::move(result.input_gradients));
   });
 }
 
@@ -438,11 +546,12 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
                                   int32_t index) const {
   const WayMeasured& way = measured.ways[static_cast<size_t>(index)];
   const model::Way& named = layer.ways()[static_cast<size_t>(index)];
-  const int64_t output = held_bytes(measured.output.bytes());
+  const int64_t output = tuple_bytes(measured.index + 1);
+  const int64_t carried = carried_bytes(measured.index);
   // A layer may hand its input on as its output; and a forward that went over the limit left
   // nothing to count, so what it wanted stands for it.
   const bool has_run = !way.forward.timings.is_empty();
-  const int64_t left = has_run ? way.forward.left_bytes : way.forward.working_bytes;
+  const int64_t left = (has_run ? way.forward.left_bytes : way.forward.working_bytes) - carried;
   const int64_t saved = std::max(left, output);
   const auto extra = [&](const Measured& one, int64_t counted) {
     return std::max<int64_t>(0, one.working_bytes - counted);
@@ -452,12 +561,12 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
                       .forward_s = forward_s,
                       .backward_s = seconds_or(way.backward, 2 * forward_s),
                       .saved_bytes = saved,
-                      .forward_extra_bytes = extra(way.forward, saved),
+                      .forward_extra_bytes = extra(way.forward, saved + carried),
                       .backward_extra_bytes =
                           has_run ? way.backward.working_bytes - input_gradient_bytes(measured) : 0,
                       .needs_output = named.needs_output,
                       .recompute_s = forward_s,
-                      .recompute_extra_bytes = extra(way.forward, saved)};
+                      .recompute_extra_bytes = extra(way.forward, saved + carried)};
   if (!way.input_half.timings.is_empty()) {
     keep.backward_input_extra_bytes = way.input_half.working_bytes - input_gradient_bytes(measured);
   }
@@ -471,17 +580,23 @@ plan::KeepCost Profiler::way_cost(const model::Layer& layer,
 plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& counted) const {
   const model::Layer& layer = chain_.layer(index);
   const LayerMeasured& measured = layers_[kind_of_[static_cast<size_t>(index)]];
-  const int64_t output = held_bytes(measured.output.bytes());
+  const int64_t output = tuple_bytes(index + 1);
+  const int64_t made = output + carried_bytes(index);
   plan::LayerCost cost{
       .name = layer.name(),
       .kind = layer.kind(),
-      .input_bytes = held_bytes(measured.input.bytes()),
+      .input_bytes = tuple_bytes(index),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
-      .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - output)};
+      .forward_extra_bytes = std::max<int64_t>(0, measured.dropping.working_bytes - made)};
   cost.input_gradient_bytes = input_gradient_bytes(measured);
   if (index + 1 < chain_.size()) {
     cost.output_gradient_bytes = input_gradient_bytes(reader_of(index));
+  } else {
+    cost.output_gradient_bytes = 0;
+    for (const model::TensorShape& shape : shapes_.edges.back()) {
+      cost.output_gradient_bytes += shape.has_gradient ? held_bytes(shape.bytes()) : 0;
+    }
   }
   for (size_t i = 0; i < measured.ways.size(); ++i) {
     cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
@@ -510,7 +625,10 @@ plan::CostTable Profiler::table(bool has_step) const {
                     0, loss_.working_bytes - table.layers.back().output_gradient()),
                 .parameter_bytes = bytes,
                 .gradient_bytes = bytes};
-  table.target_bytes = held_bytes(static_cast<int64_t>(targets_.nbytes()));
+  for (const at::Tensor& targets : targets_) {
+    table.target_bytes += held_bytes(static_cast<int64_t>(targets.nbytes()));
+  }
+  table.carried = carried_costs(chain_, shapes_, parameters_.device());
   table.clear_s = clear_.timings.median();
   if (has_step) {
     table.step_s = step_.timings.median();
@@ -533,13 +651,12 @@ void clear_seconds(plan::CostTable& table) {
 
 plan::CostTable measure(const model::Chain& chain,
                         model::Parameters& parameters,
-                        const at::Tensor& inputs,
-                        const at::Tensor& targets,
+                        const model::Fields& batch,
                         const ProfileOptions& options) {
   PENSTOCK_CHECK(memory::is_cpu_allocator_installed(),
                  "call memory::install_cpu_allocator() before measuring a chain");
   device::require_current(parameters.device());
-  Profiler profiler(chain, parameters, inputs, targets);
+  Profiler profiler(chain, parameters, batch);
   device::set_timing(parameters.device(), true);
   profiler.run_round(options);  // whatever is made once is made now
   device::set_timing(parameters.device(), false);

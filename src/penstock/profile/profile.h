@@ -4,8 +4,7 @@
 
 #include <functional>
 
-#include <ATen/core/Tensor.h>
-
+#include "penstock/model/layer.h"
 #include "penstock/plan/cost_table.h"
 
 namespace penstock::device {
@@ -13,6 +12,7 @@ struct Device;
 }
 namespace penstock::model {
 class Chain;
+struct ChainShapes;
 class Parameters;
 }  // namespace penstock::model
 
@@ -35,32 +35,34 @@ struct ProfileOptions {
   std::function<void(int, int)> on_round = nullptr;
 };
 
-// `inputs` and `targets` are one micro-batch. Holds what the layer at hand needs and one
+// `batch` is one micro-batch. Holds what the layer at hand needs and one
 // activation. Where the account has a limit, a way of keeping that breaks it is given bytes beyond
 // the limit and guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C.
 // Leaves rubbish in the parameters' gradients. What is held and the description are left to the caller,
 // who knows them.
 plan::CostTable measure(const model::Chain& chain,
                         model::Parameters& parameters,
-                        const at::Tensor& inputs,
-                        const at::Tensor& targets,
+                        const model::Fields& batch,
                         const ProfileOptions& options);
 
 // What a tensor of so many bytes occupies.
 int64_t held_bytes(const device::Device& device, int64_t bytes);
+
+// What is carried past layers.
+std::vector<plan::CarriedCost> carried_costs(const model::Chain& chain,
+                                             const model::ChainShapes& shapes,
+                                             const device::Device& device);
 
 // Bytes as the layers' shapes give them, without running anything: no seconds, no transients.
 // Enough for a program that is under no limit.
 plan::CostTable sizes_of(const model::Chain& chain,
                          at::ScalarType compute_type,
                          const device::Device& device,
-                         const at::Tensor& inputs,
-                         const at::Tensor& targets);
+                         const model::Fields& batch);
 
 // The same, as these parameters have it.
 plan::CostTable sizes_of(const model::Chain& chain,
                          const model::Parameters& parameters,
-                         const at::Tensor& inputs,
-                         const at::Tensor& targets);
+                         const model::Fields& batch);
 
 }  // namespace penstock::profile

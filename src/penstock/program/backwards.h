@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "penstock/program/carried_check.h"
 #include "penstock/program/program.h"
 
 namespace penstock::program {
@@ -27,6 +28,7 @@ struct Backwards {
   std::vector<int32_t> inputs, weights;  // by layer and micro-batch: halves, or both at once
   std::vector<int32_t> losses;           // by micro-batch
   int32_t loss_rank = kNone;
+  CarriedMessages carried;
 };
 
 }  // namespace penstock::program

@@ -13,12 +13,13 @@
 namespace penstock::program {
 
 enum class Op : uint8_t {
-  Forward,        // x(layer) -> x(layer + 1), and s(layer) unless keep is kKeepNothing; one that is
-                  // run again right before its backward may make s(layer) alone
-  Loss,           // x(last), t -> d(last); adds to the gradients of the head. Of an evaluation: the
-                  // loss alone, without a gradient
-  Backward,       // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
-  BackwardInput,  // the input gradient: likewise, and makes w(layer) beside d(layer)
+  Forward,   // x(layer), and what it reads of carried elements -> x(layer + 1), the elements that
+             // it makes, and s(layer) unless keep is kKeepNothing; one that is
+             // run again right before its backward may make s(layer) alone
+  Loss,      // x(last), t -> d(last); adds to the gradients of the head. Of an evaluation: the
+             // loss alone, without a gradient
+  Backward,  // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
+  BackwardInput,   // the input gradient: likewise, and makes w(layer) beside d(layer)
   BackwardWeight,  // the weight gradient: w(layer) ->; adds to the layer's gradients
   Send,            // reads a value and gives it to a peer; what frees the value waits for the peer
   Receive,         // makes the value that a peer sends
@@ -86,6 +87,7 @@ using ValueId = int32_t;  // index into RankProgram::values
 struct Instruction {
   Op op = Op::Drop;
   int32_t layer = -1;           // of a forward or backward, of what is sent, of an added share
+  int32_t element = -1;         // of what is sent, where it is carried: index into Program::carried
   std::vector<int32_t> units;   // of a gather, reduce or step
   int32_t micro_batch = -1;     // of the work, or of what is sent, gathered or reduced
   int32_t keep = kKeepNothing;  // Forward: index into the layer's save modes

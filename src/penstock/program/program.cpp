@@ -228,6 +228,20 @@ std::vector<std::vector<int32_t>> units_by_layer(const std::vector<Unit>& units,
   return units_of;
 }
 
+std::vector<CarriedAt> carried_by_layer(const std::vector<Carried>& carried, int32_t loss_index) {
+  std::vector<CarriedAt> all(static_cast<size_t>(loss_index) + 1);
+  for (size_t i = 0; i < carried.size(); ++i) {
+    const auto element = static_cast<int32_t>(i);
+    for (const int32_t reader : carried[i].readers) {
+      all.at(static_cast<size_t>(reader)).reads.push_back(element);
+    }
+    if (carried[i].born >= 0) {
+      all.at(static_cast<size_t>(carried[i].born)).makes.push_back(element);
+    }
+  }
+  return all;
+}
+
 bool is_mode_name(std::string_view name) {
   const auto is_allowed = [](unsigned char letter) {
     return letter < 0x80 && (std::isalnum(letter) != 0 || letter == '_' || letter == '-');
@@ -260,6 +274,9 @@ std::string name_of(const Value& value) {
   if (info.has_layer) {
     name += cat(info.has_unit ? "." : "", value.layer);
   }
+  if (info.has_element) {
+    name += std::to_string(value.element);
+  }
   if (info.has_label) {
     name += std::to_string(value.label);
   }
@@ -290,7 +307,7 @@ Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& 
   PENSTOCK_CHECK(ids.size() == 1, "a send or receive of ", ids.size(), " values");
   const Value& value = program.value(ids[0]);
   const int32_t peer = instruction.resource.index;
-  return {is_send ? rank : peer, is_send ? peer : rank, value.kind, value.layer};
+  return {is_send ? rank : peer, is_send ? peer : rank, value.kind, value.layer, value.element};
 }
 
 namespace {
@@ -312,6 +329,10 @@ std::string describe(const Program& program, const Instruction& instruction) {
   const auto layer = static_cast<size_t>(instruction.layer);  // of none: beyond all
   if (layer < program.layers.size()) {
     text += cat(" of ", program.layers[layer].name);
+  }
+  if (const auto element = static_cast<size_t>(instruction.element);
+      element < program.carried.size()) {
+    text += cat(" of ", program.carried[element].name);
   }
   const size_t units = instruction.units.size();
   if (units == 1 && static_cast<size_t>(instruction.units[0]) < program.units.size()) {

@@ -9,6 +9,7 @@
 // the start, or made once by one instruction, and freed once; a recomputed activation is a new one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -42,6 +43,30 @@ inline constexpr std::array kShards = {
     Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Parameters};
 
 std::string_view shard_name(Shard shard);  // "none", "optimizer", "gradients", "parameters"
+
+// An element of the chain's edges that other layers than the next read, or several: a mask, an
+// encoder's output. It passes by the layers in between unchanged, and is one value wherever it is.
+// What one layer makes for the next alone is part of the activation between them.
+struct Carried {
+  std::string name;
+  int32_t born = -1;             // the layer that makes it; -1: the batch brings it
+  std::vector<int32_t> readers;  // ascending; loss_index(): the loss
+  bool has_gradient = false;
+
+  // The reader whose contribution comes before that of `reader`, or of the layer that makes it: the
+  // next one up. The last reader's is the first.
+  int32_t reader_after(int32_t reader) const {
+    return *std::upper_bound(readers.begin(), readers.end(), reader);
+  }
+  bool operator==(const Carried&) const = default;
+};
+
+// What work at a layer, or at the loss, has to do with carried elements. Ascending.
+struct CarriedAt {
+  std::vector<int32_t> reads, makes;
+};
+// Of each layer, then of the loss.
+std::vector<CarriedAt> carried_by_layer(const std::vector<Carried>& carried, int32_t loss_index);
 
 // Weights that are gathered, reduced and stepped together.
 struct Unit {
@@ -92,6 +117,7 @@ std::vector<Held> held_by_name(const RankProgram& rank, Tier tier = Tier::Device
 
 struct Program {
   std::vector<LayerInfo> layers;
+  std::vector<Carried> carried;
   int32_t micro_batches = 1;  // of all updates
   int32_t updates =
       1;  // each takes the gradients of as many micro-batches, in order; 0: no gradient
@@ -128,19 +154,20 @@ std::vector<std::vector<int32_t>> units_by_layer(const std::vector<Unit>& units,
 // Up to 64 letters, digits, _ and -, but neither "-" nor "nothing".
 bool is_mode_name(std::string_view name);
 
-// The values of one kind and layer that go from one rank to another are a channel: they are sent
-// and received in the same order.
+// The values of one kind, layer and element that go from one rank to another are a channel: they are
+// sent and received in the same order.
 struct Channel {
   int32_t from = 0, to = 0;
   ValueKind kind = ValueKind::Activation;
-  int32_t layer = 0;
+  int32_t layer = -1;
+  int32_t element = -1;
 
   auto operator<=>(const Channel&) const = default;
 };
 // Of a Send or Receive in the list of rank `rank`.
 Channel channel_of(const RankProgram& program, int32_t rank, const Instruction& instruction);
 
-// "x3.0" (layer and micro-batch), "p3.0" (unit and micro-batch), "m3" (unit), "b3.7" (unit and
+// "x3.0" (layer and micro-batch), "i3.0" (element and micro-batch), "p3.0" (unit and micro-batch), "m3" (unit), "b3.7" (unit and
 // layer), "v.2" (version), "k0" (label); what is made again is "x3.0#2".
 std::string name_of(const Value& value);
 std::vector<std::string> value_names(const RankProgram& rank);

@@ -36,12 +36,11 @@ struct FieldRule {
   unsigned needed_by;  // the others' default: no values, compute, 0
 };
 
-// A receive takes the seconds of its send.
+// A receive takes the seconds of its send. A transfer has a layer or an element.
 inline constexpr std::array kFields = {
-    FieldRule{"layer",
-              FieldType::Integer,
-              kLayered | kTransfer | bit(Op::Add),
-              kLayered | kTransfer | bit(Op::Add)},
+    FieldRule{
+        "layer", FieldType::Integer, kLayered | kTransfer | bit(Op::Add), kLayered | bit(Op::Add)},
+    FieldRule{"element", FieldType::Integer, kTransfer, 0},
     FieldRule{"units",
               FieldType::Integers,
               kOfUnits | bit(Op::Add) | bit(Op::Step),

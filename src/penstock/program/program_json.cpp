@@ -76,6 +76,16 @@ std::string print_layer(const LayerInfo& layer) {
   return cat("{\"name\":", spell_text(layer.name), ",\"modes\":", modes.dump(), "}");
 }
 
+std::string print_carried(const Carried& element) {
+  return cat("{\"name\":",
+             spell_text(element.name),
+             element.born < 0 ? "" : cat(",\"born\":", element.born),
+             ",\"readers\":",
+             numbers_json(spell_numbers(element.readers)).dump(),
+             element.has_gradient ? ",\"gradient\":true" : "",
+             "}");
+}
+
 std::string print_unit(const Unit& unit) {
   std::string out = cat("{\"name\":",
                         spell_text(unit.name),
@@ -176,6 +186,9 @@ std::string print(const Program& program) {
     out += cat(",\n\"groups\":", print_all(program.groups, print_group));
   }
   out += cat(",\n\"layers\":", print_all(program.layers, print_layer));
+  if (!program.carried.empty()) {
+    out += cat(",\n\"carried\":", print_all(program.carried, print_carried));
+  }
   if (!program.units.empty()) {
     out += cat(",\n\"units\":", print_all(program.units, print_unit));
   }
@@ -203,6 +216,7 @@ class JsonParser {
                 "apart",
                 "groups",
                 "layers",
+                "carried",
                 "units",
                 "ranks"});
     reader_.read_micro_batches(number("micro_batches", member(root, "micro_batches")));
@@ -217,6 +231,9 @@ class JsonParser {
         root, "groups", "group", /*is_needed=*/false, [&](const json& one) { read_group(one); });
     read_all(
         root, "layers", "layer", /*is_needed=*/true, [&](const json& one) { read_layer(one); });
+    read_all(root, "carried", "carried element", /*is_needed=*/false, [&](const json& one) {
+      read_carried(one);
+    });
     read_all(root, "units", "unit", /*is_needed=*/false, [&](const json& one) { read_unit(one); });
     for (const json& rank : list("ranks", member(root, "ranks"))) {
       read_rank(rank, reader_.program().ranks.size());
@@ -277,6 +294,16 @@ class JsonParser {
   void read_layer(const json& layer) {
     check_keys("a layer", layer, {"name", "modes"});
     reader_.read_layer(text("name", member(layer, "name")), names("modes", member(layer, "modes")));
+  }
+
+  void read_carried(const json& element) {
+    check_keys("a carried element", element, {"name", "born", "readers", "gradient"});
+    ProgramReader::CarriedWords words{.readers = numbers("readers", element)};
+    if (element.contains("born")) {
+      words.born = number("born", member(element, "born"));
+    }
+    words.has_gradient = element.contains("gradient") && flag("gradient", element);
+    reader_.read_carried(text("name", member(element, "name")), words);
   }
 
   void read_unit(const json& unit) {

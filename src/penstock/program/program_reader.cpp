@@ -154,23 +154,35 @@ void ProgramReader::read_group(const std::string& name,
   program_.groups.push_back(std::move(group));
 }
 
-std::vector<int32_t> ProgramReader::layer_list(const std::vector<std::string>& words) const {
+std::vector<int32_t> ProgramReader::layer_list(const char* whose,
+                                               const std::vector<std::string>& words) const {
   std::vector<int32_t> numbers;
   for (const std::string& word : words) {
     const int32_t layer = count("layer", word);
     check_layer(layer, program_.loss_index() + 1);  // the loss has parameters, too
     if (!numbers.empty() && layer <= numbers.back()) {
-      fail(cat("layer ", layer, " comes after ", numbers.back(), "; a unit's layers count up"));
+      fail(cat("layer ", layer, " comes after ", numbers.back(), "; ", whose, " count up"));
     }
     numbers.push_back(layer);
   }
   return numbers;
 }
 
+void ProgramReader::read_carried(const std::string& name, const CarriedWords& words) {
+  program::Carried element{.name = name,
+                           .readers = layer_list("the readers of an element", words.readers),
+                           .has_gradient = words.has_gradient};
+  if (!words.born.empty()) {
+    element.born = count("born", words.born);
+    check_layer(element.born, program_.loss_index());
+  }
+  program_.carried.push_back(std::move(element));
+}
+
 void ProgramReader::read_unit(const std::string& name, const UnitWords& words) {
   program_.units.push_back({.name = name,
-                            .layers = layer_list(words.layers),
-                            .forward_only = layer_list(words.forward_only),
+                            .layers = layer_list("a unit's layers", words.layers),
+                            .forward_only = layer_list("a unit's layers", words.forward_only),
                             .is_shared = words.is_shared,
                             .elements = bytes("elements", words.elements)});
 }
@@ -413,6 +425,12 @@ void ProgramReader::check_unit(int32_t unit) const {
   }
 }
 
+void ProgramReader::check_element(int32_t element) const {
+  if (static_cast<size_t>(element) >= program_.carried.size()) {
+    fail(cat("element ", element, " is out of range; the program has ", program_.carried.size()));
+  }
+}
+
 void ProgramReader::check_micro_batch(int32_t micro_batch) const {
   if (micro_batch >= program_.micro_batches) {
     fail(cat(
@@ -428,11 +446,15 @@ void ProgramReader::check_complete(Op op, const std::vector<Field>& fields) cons
   }
 }
 
-// A send or receive is of one value, and its line leads to another rank.
+// A send or receive is of one value, of a layer or an element, and its line leads to another rank.
 void ProgramReader::check_transfer(const Instruction& instruction,
                                    const std::vector<Field>& fields) {
   const bool is_send = instruction.op == Op::Send;
   const char* verb = is_send ? "reads" : "makes";
+  if ((instruction.layer < 0) == (instruction.element < 0)) {
+    fail(cat(op_name(instruction.op),
+             " needs the field layer, or element where the value is carried"));
+  }
   if (const size_t values = find_field(fields, verb)->words.size(); values != 1) {
     fail(cat(op_name(instruction.op), " ", verb, " ", values, " values; it takes exactly one"));
   }
@@ -461,6 +483,10 @@ Instruction ProgramReader::scalars(Op op, const std::vector<Field>& fields) cons
     // What enters the loss can be sent, too.
     const bool may_be_loss = ((kTransfer | bit(Op::Add)) & bit(op)) != 0;
     check_layer(result.layer, program_.loss_index() + (may_be_loss ? 1 : 0));
+  }
+  if (const Field* field = find_field(fields, "element")) {
+    result.element = count("element", field->words[0]);
+    check_element(result.element);
   }
   if (const Field* field = find_field(fields, "units")) {
     result.units = unit_list(field->words);
@@ -514,7 +540,8 @@ Value ProgramReader::new_value(const std::string& name) const {
   if (!parsed) {
     fail(cat("value ",
              in_quotes(name),
-             " is no name like x3.0, s3.0, d3.0, w3.0, t.0, p3.0, g3.0, v.0, m3, c3, a3, b3.0, o3, "
+             " is no name like x3.0, s3.0, d3.0, w3.0, t.0, i3.0, u3.0, p3.0, g3.0, v.0, m3, c3, "
+             "a3, b3.0, o3, "
              "e0, k0, q.0, z.0, n.0 or x3.0#2"));
   }
   const Value& value = parsed->value;
@@ -522,6 +549,9 @@ Value ProgramReader::new_value(const std::string& name) const {
   const bool is_of_work = value.kind == ValueKind::Saved || value.kind == ValueKind::WeightWork;
   if (info.has_unit) {
     check_unit(value.unit);
+  }
+  if (info.has_element) {
+    check_element(value.element);
   }
   if (info.has_layer) {
     check_layer(value.layer, program_.loss_index() + (is_of_work ? 0 : 1));

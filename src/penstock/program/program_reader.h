@@ -57,6 +57,12 @@ class ProgramReader {
                   const std::vector<std::string>& axes,
                   const std::vector<std::string>& stages);
   void read_layer(const std::string& name, const std::vector<std::string>& modes);
+  struct CarriedWords {
+    std::string born = {};  // empty: the batch brings it
+    std::vector<std::string> readers = {};
+    bool has_gradient = false;
+  };
+  void read_carried(const std::string& name, const CarriedWords& words);  // after layers
   struct UnitWords {
     std::vector<std::string> layers, forward_only;
     bool is_shared = false;
@@ -99,13 +105,14 @@ class ProgramReader {
   Resource resource(const std::string& word) const;
   SaveMode mode(const std::string& word) const;
   int32_t mode_index(int32_t layer, const std::string& name) const;
-  std::vector<int32_t> layer_list(const std::vector<std::string>& words) const;
+  std::vector<int32_t> layer_list(const char* whose, const std::vector<std::string>& words) const;
   std::vector<int32_t> unit_list(const std::vector<std::string>& words) const;
   int64_t limit(const std::string& what, const std::string& word) const;
   std::vector<Slice> slices(const std::string& name, std::string_view words) const;
   void check_extent() const;
   void check_layer(int32_t layer, int32_t end) const;
   void check_unit(int32_t unit) const;
+  void check_element(int32_t element) const;
   void check_micro_batch(int32_t micro_batch) const;
   void check_complete(Op op, const std::vector<Field>& fields) const;
   void check_transfer(const Instruction& instruction, const std::vector<Field>& fields);

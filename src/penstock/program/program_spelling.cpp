@@ -51,6 +51,7 @@ FieldWords spell_words(const Program& program,
                        const std::vector<std::string>& value_names,
                        const Instruction& instruction) {
   return {{{std::to_string(instruction.layer)},
+           {std::to_string(instruction.element)},
            spell_numbers(instruction.units),
            {std::to_string(instruction.micro_batch)},
            {spell_keep(program, instruction)},

@@ -91,6 +91,14 @@ std::string print_head(const Program& program) {
   return out;
 }
 
+std::string print_carried(const Carried& element) {
+  return cat(spell_text(element.name),
+             element.born < 0 ? "" : cat(" born=", element.born),
+             " readers=",
+             print_list(spell_numbers(element.readers)),
+             element.has_gradient ? " gradient=yes" : "");
+}
+
 std::string print_unit(const Unit& unit) {
   std::string out = cat(spell_text(unit.name), " layers=", print_list(spell_numbers(unit.layers)));
   if (!unit.forward_only.empty()) {
@@ -107,6 +115,9 @@ std::string print(const Program& program) {
     const LayerInfo& layer = program.layers[i];
     out += cat("layer ", i, " ", spell_text(layer.name));
     out += cat(" modes=", print_list(spell_modes(layer)), "\n");
+  }
+  for (size_t i = 0; i < program.carried.size(); ++i) {
+    out += cat("carried ", i, " ", print_carried(program.carried[i]), "\n");
   }
   for (size_t i = 0; i < program.units.size(); ++i) {
     out += cat("unit ", i, " ", print_unit(program.units[i]), "\n");
@@ -170,7 +181,7 @@ class TextParser {
 
  private:
   // What has been read last. The parts of a file come in this order; the last three once per rank.
-  enum class Part { Nothing, Version, Layers, Units, Rank, Given, Instructions };
+  enum class Part { Nothing, Version, Layers, Carried, Units, Rank, Given, Instructions };
 
   void set_place() { reader_.set_place(origin_ + ":" + std::to_string(line_number_)); }
 
@@ -255,6 +266,8 @@ class TextParser {
       read_group(words);
     } else if (first == "layer") {
       read_layer(words);
+    } else if (first == "carried") {
+      read_carried(words);
     } else if (first == "unit") {
       read_unit(words);
     } else if (first == "rank") {
@@ -330,34 +343,72 @@ class TextParser {
     return part_ == Part::Layers && reader_.program().layers.empty();
   }
 
+  void read_carried(const Words& words) {
+    constexpr const char* example = "carried 0 \"name\" born=0 readers=1,3 gradient=yes";
+    require_form(words, form_of_options(words), example);
+    advance("carried", part_ == Part::Layers || part_ == Part::Carried, Part::Carried);
+    reader_.check_number("carried", words[1], reader_.program().carried.size());
+    Options options(words);
+    ProgramReader::CarriedWords element;
+    element.born = std::string(options.take("born").value_or(""));
+    const auto readers = options.take("readers");
+    if (!readers) {
+      fail_form("readers", example);
+    }
+    element.readers = split_list(*readers);
+    if (const auto gradient = options.take("gradient")) {
+      if (*gradient != "yes") {
+        reader_.fail_unknown("gradient", *gradient, {"yes"});
+      }
+      element.has_gradient = true;
+    }
+    if (!options.is_done()) {
+      fail_form("carried", example);
+    }
+    reader_.read_carried(unquote(words[2]), element);
+  }
+
+  // Of a line with a number, a name and then name=value, in order; some may be left out.
+  class Options {
+   public:
+    explicit Options(const Words& words) : words_(words) {}
+    std::optional<std::string_view> take(std::string_view name) {
+      const bool is_there = at_ < words_.size() && words_[at_].starts_with(cat(name, "="));
+      return is_there ? std::optional(words_[at_++].substr(name.size() + 1)) : std::nullopt;
+    }
+    bool is_done() const { return at_ == words_.size(); }
+
+   private:
+    const Words& words_;
+    size_t at_ = 3;
+  };
+  static std::string form_of_options(const Words& words) {
+    return "wwq" + std::string(words.size() - std::min<size_t>(words.size(), 3), 'w');
+  }
+
   void read_unit(const Words& words) {
     constexpr const char* example = "unit 0 \"name\" layers=0,1 forward=0 shared=yes elements=64";
-    require_form(
-        words, "wwq" + std::string(words.size() - std::min<size_t>(words.size(), 3), 'w'), example);
-    advance("unit", part_ == Part::Layers || part_ == Part::Units, Part::Units);
+    require_form(words, form_of_options(words), example);
+    advance("unit", part_ >= Part::Layers && part_ <= Part::Units, Part::Units);
     reader_.check_number("unit", words[1], reader_.program().units.size());
     ProgramReader::UnitWords unit;
-    size_t at = 3;
-    const auto take = [&](std::string_view name) {
-      const bool is_there = at < words.size() && words[at].starts_with(cat(name, "="));
-      return is_there ? std::optional(words[at++].substr(name.size() + 1)) : std::nullopt;
-    };
-    const auto layers = take("layers");
+    Options options(words);
+    const auto layers = options.take("layers");
     if (!layers) {
       fail_form("layers", example);
     }
     unit.layers = split_list(*layers);
-    if (const auto forward = take("forward")) {
+    if (const auto forward = options.take("forward")) {
       unit.forward_only = split_list(*forward);
     }
-    if (const auto shared = take("shared")) {
+    if (const auto shared = options.take("shared")) {
       if (*shared != "yes") {
         reader_.fail_unknown("shared", *shared, {"yes"});
       }
       unit.is_shared = true;
     }
-    unit.elements = std::string(take("elements").value_or("0"));
-    if (at < words.size()) {
+    unit.elements = std::string(options.take("elements").value_or("0"));
+    if (!options.is_done()) {
       fail_form("unit", example);
     }
     reader_.read_unit(unquote(words[2]), unit);
@@ -413,6 +464,7 @@ class TextParser {
                                    "shard",
                                    "group",
                                    "layer",
+                                   "carried",
                                    "unit",
                                    "rank",
                                    "hold",
@@ -459,7 +511,8 @@ class TextParser {
       reader_.fail(
           cat(word,
               " is out of place; the order is penstock-program, micro-batches, updates (of an "
-              "asynchronous pipeline), mesh (of several ranks), shard, groups, layers, units, and "
+              "asynchronous pipeline), mesh (of several ranks), shard, groups, layers, carried "
+              "elements, units, and "
               "for each rank: rank, held values, given values, instructions"));
     }
     part_ = next;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "penstock/base/error.h"
+#include "penstock/program/carried_check.h"
 #include "penstock/program/rank_lives.h"
 #include "penstock/program/unit_check.h"
 
@@ -16,6 +17,7 @@ class RankCheck {
       : program_(program),
         lives_(program, number),
         units_(lives_),
+        carried_(lives_, backwards.carried),
         versions_(backwards.inputs.size(), kNoVersion),
         backwards_(backwards) {}
 
@@ -23,7 +25,8 @@ class RankCheck {
     lives_.begin();
     const std::vector<Instruction>& instructions = lives_.rank().instructions;
     for (size_t i = 0; i < instructions.size(); ++i) {
-      lives_.enter(static_cast<int32_t>(i));
+      at_ = static_cast<int32_t>(i);
+      lives_.enter(at_);
       check_meaning(instructions[i]);
       lives_.leave();
     }
@@ -101,6 +104,7 @@ class RankCheck {
     const bool has_micro_batch = is_work || is_transfer(op) || is_of_units;
     const bool has_units = is_of_units || op == Op::Add || op == Op::Step;
     if ((!has_layer && instruction.layer != -1) ||
+        (!is_transfer(op) && instruction.element != -1) ||
         (!has_micro_batch && instruction.micro_batch != -1) ||
         (op != Op::Forward && instruction.keep != kKeepNothing) ||
         (op == Op::Receive && instruction.seconds != 0)) {
@@ -214,14 +218,17 @@ class RankCheck {
     lives_.check_counts(instruction,
                         {.reads = is_send ? size_t{1} : 0, .makes = is_send ? 0 : size_t{1}});
     const Value& moved = lives_.value(is_send ? instruction.reads[0] : instruction.makes[0]);
-    if (moved.kind != ValueKind::Activation && moved.kind != ValueKind::Gradient) {
-      lives_.refuse("only activations and gradients go between ranks");
+    if (moved.kind != ValueKind::Activation && moved.kind != ValueKind::Gradient &&
+        moved.kind != ValueKind::Carried && moved.kind != ValueKind::CarriedGradient) {
+      lives_.refuse("only activations, carried elements and their gradients go between ranks");
     }
-    if (moved.layer != instruction.layer || moved.micro_batch != instruction.micro_batch) {
+    if (moved.layer != instruction.layer || moved.element != instruction.element ||
+        moved.micro_batch != instruction.micro_batch) {
       lives_.refuse("moves ",
                     lives_.name(is_send ? instruction.reads[0] : instruction.makes[0]),
-                    ", which is of another layer or micro-batch");
+                    ", which is of another layer, element or micro-batch");
     }
+    carried_.check_transfer(instruction, at_);
     if (is_send && instruction.sent_bytes != moved.bytes) {
       lives_.refuse("sends ",
                     lives_.name(instruction.reads[0]),
@@ -321,14 +328,17 @@ class RankCheck {
     return modes[static_cast<size_t>(instruction.keep)];
   }
 
-  // Its own operands, and those of its units.
-  void check_operands(const Instruction& instruction, int32_t layer, const RankLives::Counts& own) {
+  // Its own operands, those of carried elements, and those of its units.
+  void check_operands(const Instruction& instruction,
+                      int32_t layer,
+                      const RankLives::Counts& own,
+                      const RankLives::Counts& carried) {
     const size_t copies = weights_read(instruction);
     const RankLives::Counts extra = units_.check_work(instruction, layer, copies > 0);
     lives_.check_counts(instruction,
-                        {.reads = own.reads + copies + extra.reads,
-                         .makes = own.makes + extra.makes,
-                         .changes = extra.changes});
+                        {.reads = own.reads + carried.reads + copies + extra.reads,
+                         .makes = own.makes + carried.makes + extra.makes,
+                         .changes = carried.changes + extra.changes});
   }
 
   void check_forward(const Instruction& instruction) {
@@ -345,7 +355,10 @@ class RankCheck {
       makes_output = instruction.makes.size() != 1 || mode.needs_output;
       makes = makes_output ? 2 : 1;
     }
-    check_operands(instruction, instruction.layer, {.reads = 1, .makes = makes});
+    check_operands(instruction,
+                   instruction.layer,
+                   {.reads = 1, .makes = makes},
+                   carried_.check_forward(instruction, makes_output));
     if (makes_output) {
       lives_.made_of(instruction, ValueKind::Activation, instruction.layer + 1);
     }
@@ -355,7 +368,10 @@ class RankCheck {
     check_micro_batch(instruction);
     const int32_t last = program_.loss_index();
     const bool has_gradient = last > 0 && !program_.is_evaluation();
-    check_operands(instruction, last, {.reads = 2, .makes = has_gradient ? size_t{1} : 0});
+    check_operands(instruction,
+                   last,
+                   {.reads = 2, .makes = has_gradient ? size_t{1} : 0},
+                   carried_.check_loss(instruction));
     lives_.read_of(instruction, ValueKind::Activation, last);
     lives_.read_of(instruction, ValueKind::Targets, last);
     if (has_gradient) {
@@ -382,7 +398,8 @@ class RankCheck {
         instruction,
         instruction.layer,
         {.reads = kept.needs_output ? size_t{4} : size_t{3},
-         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half)});
+         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half)},
+        carried_.check_backward(instruction, forward, kept.needs_output));
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
     lives_.read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
     if (kept.needs_output) {
@@ -413,7 +430,8 @@ class RankCheck {
     check_layer(instruction);
     lives_.read_of(instruction, ValueKind::WeightWork, instruction.layer);
     check_version(instruction, instruction.layer);
-    check_operands(instruction, instruction.layer, {.reads = 1});
+    check_operands(
+        instruction, instruction.layer, {.reads = 1}, carried_.check_backward_weight(instruction));
     contribute(instruction);
     if (backwards_.weights[backwards_.index(instruction.layer, instruction.micro_batch)]++ > 0) {
       lives_.refuse("a second weight gradient of this layer and micro-batch");
@@ -459,9 +477,11 @@ class RankCheck {
   const Program& program_;
   RankLives lives_;
   UnitCheck units_;
+  CarriedCheck carried_;
   std::vector<int32_t> versions_;  // by layer and micro-batch: updates of its weights
   Backwards& backwards_;
   int32_t steps_ = 0;
+  int32_t at_ = 0;  // the instruction
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ bool has_right_fields(const Program& program, const RankProgram& rank, const Val
   const size_t layers = program.layers.size() + (is_of_work ? 0 : 1);
   const bool has_slices = info.has_unit && info.is_persistent;
   return is_right(info.has_layer, value.layer, layers) &&
+         is_right(info.has_element, value.element, program.carried.size()) &&
          is_right(info.has_unit, value.unit, program.units.size()) &&
          is_right(
              info.has_micro_batch, value.micro_batch, static_cast<size_t>(program.micro_batches)) &&
@@ -55,6 +56,13 @@ void RankLives::check_values() const {
     if (!has_right_fields(program_, rank_, one)) {
       refuse(names_[i], " belongs to no layer, unit, micro-batch or update of the program");
     }
+    if (one.kind == ValueKind::CarriedGradient &&
+        !program_.carried[static_cast<size_t>(one.element)].has_gradient) {
+      refuse(names_[i],
+             " is a gradient of ",
+             program_.carried[static_cast<size_t>(one.element)].name,
+             ", which has none");
+    }
     for (size_t k = 0; k < one.slices.size(); ++k) {
       const Slice& slice = one.slices[k];
       const int64_t before = k == 0 ? 0 : one.slices[k - 1].end;
@@ -89,7 +97,9 @@ void RankLives::begin() {
   for (const ValueId id : rank_.given) {
     hold(id, kGiven, "given");
     const bool is_input = value(id).kind == ValueKind::Activation && value(id).layer == 0;
-    if (!is_input && value(id).kind != ValueKind::Targets) {
+    const bool is_of_batch = value(id).kind == ValueKind::Carried &&
+                             program_.carried[static_cast<size_t>(value(id).element)].born < 0;
+    if (!is_input && !is_of_batch && value(id).kind != ValueKind::Targets) {
       refuse(name(id), " is given; only inputs and targets are there when a step begins");
     }
   }
@@ -131,9 +141,10 @@ void RankLives::enter(int32_t at) {
   for (const auto* list : {&instruction.sets, &instruction.updates}) {
     for (const ValueId id : *list) {
       require_live(id, "changes");
-      const bool is_bucket = value(id).kind == ValueKind::Bucket;
+      const bool is_sum =
+          value(id).kind == ValueKind::Bucket || value(id).kind == ValueKind::CarriedGradient;
       if (value(id).kind == ValueKind::Fixed ||
-          (!info_of(value(id).kind).is_persistent && !is_bucket)) {
+          (!info_of(value(id).kind).is_persistent && !is_sum)) {
         refuse("changes ", name(id), "; only weights, gradients and state are changed in place");
       }
     }
@@ -178,15 +189,16 @@ ValueId RankLives::find(const Instruction& instruction,
                         const std::vector<ValueId>& list,
                         const char* verb,
                         ValueKind kind,
-                        int32_t layer) const {
+                        int32_t place) const {
   for (const ValueId id : list) {
     const Value& one = value(id);
-    const bool is_of_layer = !info_of(kind).has_layer || one.layer == layer;
-    if (one.kind == kind && is_of_layer && one.micro_batch == instruction.micro_batch) {
+    const bool is_there = (!info_of(kind).has_layer || one.layer == place) &&
+                          (!info_of(kind).has_element || one.element == place);
+    if (one.kind == kind && is_there && one.micro_batch == instruction.micro_batch) {
       return id;
     }
   }
-  refuse("does not ", verb, " ", name_of(layer_value(kind, layer, instruction.micro_batch, 0)));
+  refuse("does not ", verb, " ", name_of(layer_value(kind, place, instruction.micro_batch, 0)));
 }
 
 void RankLives::check_counts(const Instruction& instruction, const Counts& counts) const {

@@ -45,12 +45,16 @@ class RankLives {
   }
   Peak peak() const { return peak_; }
 
-  // The value that the instruction reads or makes; refuses it where there is none.
-  ValueId read_of(const Instruction& instruction, ValueKind kind, int32_t layer) const {
-    return find(instruction, instruction.reads, "read", kind, layer);
+  // The value that the instruction reads, makes or updates; refuses it where there is none. `place`:
+  // the layer, or the element of a carried value.
+  ValueId read_of(const Instruction& instruction, ValueKind kind, int32_t place) const {
+    return find(instruction, instruction.reads, "read", kind, place);
   }
-  ValueId made_of(const Instruction& instruction, ValueKind kind, int32_t layer) const {
-    return find(instruction, instruction.makes, "make", kind, layer);
+  ValueId made_of(const Instruction& instruction, ValueKind kind, int32_t place) const {
+    return find(instruction, instruction.makes, "make", kind, place);
+  }
+  ValueId updated_of(const Instruction& instruction, ValueKind kind, int32_t place) const {
+    return find(instruction, instruction.updates, "update", kind, place);
   }
   // How many values it reads, makes, and changes in place.
   struct Counts {
@@ -77,7 +81,7 @@ class RankLives {
                const std::vector<ValueId>& list,
                const char* verb,
                ValueKind kind,
-               int32_t layer) const;
+               int32_t place) const;
   ValueId largest_held(Tier tier) const;
   void hold(ValueId id, int32_t maker, const char* verb);
   int64_t& live_bytes(const Value& value) { return live_bytes_[static_cast<size_t>(value.tier)]; }

@@ -18,6 +18,9 @@ enum class ValueKind : uint8_t {
   Gradient,    // d: the gradient of activation `layer`
   Targets,     // t: what the loss compares with
   WeightWork,  // w: what the weight gradient of `layer` still needs
+  // Of an element of the edges that more than the next layer reads, and a micro-batch.
+  Carried,          // i: the element, from the layer that makes it to the last that reads it
+  CarriedGradient,  // u: its gradient, added up over the layers that read it
   // Of a unit, while a micro-batch needs it.
   Gathered,  // p: its whole weights as layers see them
   Bucket,    // g: its whole gradient, of this micro-batch alone
@@ -63,6 +66,7 @@ struct Value {
   ValueKind kind = ValueKind::Activation;
   Tier tier = Tier::Device;
   int32_t layer = -1;
+  int32_t element = -1;  // index into Program::carried
   int32_t unit = -1;
   int32_t micro_batch = -1;
   int32_t version = -1;  // updates before it
@@ -77,46 +81,49 @@ struct Value {
 // Which fields a kind has; the others are -1.
 struct ValueKindInfo {
   char letter;
-  bool has_layer, has_unit, has_micro_batch, has_version, has_label;
+  bool has_layer, has_element, has_unit, has_micro_batch, has_version, has_label;
   bool is_persistent;  // there when a step begins and when it ends
 };
 
 inline constexpr std::array<ValueKindInfo, kNumValueKinds> kValueKinds = {{
-    // letter layer  unit   micro  version label  persistent
-    {'x', true, false, true, false, false, false},   // Activation
-    {'s', true, false, true, false, false, false},   // Saved
-    {'d', true, false, true, false, false, false},   // Gradient
-    {'t', false, false, true, false, false, false},  // Targets
-    {'w', true, false, true, false, false, false},   // WeightWork
-    {'p', false, true, true, false, false, false},   // Gathered
-    {'g', false, true, true, false, false, false},   // Bucket
-    {'v', false, false, false, true, false, false},  // Stashed
-    {'m', false, true, false, false, false, true},   // Master
-    {'c', false, true, false, false, false, true},   // Compute
-    {'a', false, true, false, false, false, true},   // GradientSum
-    {'b', true, true, false, false, false, true},    // Share
-    {'o', false, true, false, false, false, true},   // State
-    {'e', false, false, false, false, true, true},   // RankState
-    {'k', false, false, false, false, true, true},   // Fixed
-    {'q', false, false, false, true, false, false},  // Squares
-    {'z', false, false, false, true, false, false},  // AllSquares
-    {'n', false, false, false, true, false, false},  // Decision
-    {'h', false, false, false, true, false, false},  // Sketches
-    {'j', false, false, false, true, false, false},  // AllSketches
-    {'f', false, false, false, true, false, false},  // Filled
-    {'r', false, false, false, true, false, false},  // Prepared
-    {'l', false, false, false, true, false, false},  // Lengths
-    {'y', false, false, false, true, false, false},  // AllLengths
+    // letter layer  element unit   micro  version label  persistent
+    {'x', true, false, false, true, false, false, false},   // Activation
+    {'s', true, false, false, true, false, false, false},   // Saved
+    {'d', true, false, false, true, false, false, false},   // Gradient
+    {'t', false, false, false, true, false, false, false},  // Targets
+    {'w', true, false, false, true, false, false, false},   // WeightWork
+    {'i', false, true, false, true, false, false, false},   // Carried
+    {'u', false, true, false, true, false, false, false},   // CarriedGradient
+    {'p', false, false, true, true, false, false, false},   // Gathered
+    {'g', false, false, true, true, false, false, false},   // Bucket
+    {'v', false, false, false, false, true, false, false},  // Stashed
+    {'m', false, false, true, false, false, false, true},   // Master
+    {'c', false, false, true, false, false, false, true},   // Compute
+    {'a', false, false, true, false, false, false, true},   // GradientSum
+    {'b', true, false, true, false, false, false, true},    // Share
+    {'o', false, false, true, false, false, false, true},   // State
+    {'e', false, false, false, false, false, true, true},   // RankState
+    {'k', false, false, false, false, false, true, true},   // Fixed
+    {'q', false, false, false, false, true, false, false},  // Squares
+    {'z', false, false, false, false, true, false, false},  // AllSquares
+    {'n', false, false, false, false, true, false, false},  // Decision
+    {'h', false, false, false, false, true, false, false},  // Sketches
+    {'j', false, false, false, false, true, false, false},  // AllSketches
+    {'f', false, false, false, false, true, false, false},  // Filled
+    {'r', false, false, false, false, true, false, false},  // Prepared
+    {'l', false, false, false, false, true, false, false},  // Lengths
+    {'y', false, false, false, false, true, false, false},  // AllLengths
 }};
 
 constexpr const ValueKindInfo& info_of(ValueKind kind) {
   return kValueKinds[static_cast<size_t>(kind)];
 }
 
-// Of a layer and a micro-batch.
-inline Value layer_value(ValueKind kind, int32_t layer, int32_t micro_batch, int64_t bytes) {
+// Of a layer, or of an element of the edges, and a micro-batch.
+inline Value layer_value(ValueKind kind, int32_t place, int32_t micro_batch, int64_t bytes) {
   return {.kind = kind,
-          .layer = info_of(kind).has_layer ? layer : -1,
+          .layer = info_of(kind).has_layer ? place : -1,
+          .element = info_of(kind).has_element ? place : -1,
           .micro_batch = micro_batch,
           .bytes = bytes};
 }

@@ -60,6 +60,7 @@ std::optional<ValueName> parse_value_name(std::string_view text) {
   Value& value = name.value;
   const bool is_complete = (!info.has_unit || take_field(text, false, value.unit)) &&
                            (!info.has_layer || take_field(text, info.has_unit, value.layer)) &&
+                           (!info.has_element || take_field(text, false, value.element)) &&
                            (!info.has_label || take_field(text, false, value.label)) &&
                            (!info.has_micro_batch || take_field(text, true, value.micro_batch)) &&
                            (!info.has_version || take_field(text, true, value.version));

@@ -6,6 +6,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/program/backwards.h"
+#include "penstock/program/carried_check.h"
 #include "penstock/program/rank_check.h"
 #include "penstock/program/rank_lives.h"
 #include "penstock/program/unit_check.h"
@@ -52,7 +53,8 @@ std::optional<Violation> find_wrong_extent(const Program& program) {
       return refuse("the stages of group ", group.name, " are out of order or out of range");
     }
   }
-  return find_wrong_units(program);
+  std::optional<Violation> wrong = find_wrong_carried(program);
+  return wrong ? wrong : find_wrong_units(program);
 }
 
 // What no rank does.
@@ -89,7 +91,8 @@ std::optional<Violation> check_pipeline(const Program& program,
   }
   std::optional<Violation> gap =
       program.ranks.size() > 1 ? find_gap(program, backwards) : std::nullopt;
-  return gap ? gap : find_missing_loss(program, backwards);
+  gap = gap ? gap : find_missing_loss(program, backwards);
+  return gap ? gap : find_wrong_message(program, backwards.carried);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include "penstock/run/executor.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -45,6 +47,16 @@ bool is_sharded(const program::RankProgram& rank) {
   return std::any_of(rank.persistent.begin(), rank.persistent.end(), [&](ValueId id) {
     return rank.value(id).kind == ValueKind::State && !rank.value(id).slices.empty();
   });
+}
+
+std::vector<char> first_forwards(const program::RankProgram& rank) {
+  std::vector<char> is_first;
+  std::set<std::pair<int32_t, int32_t>> known;  // layer and micro-batch
+  for (const Instruction& instruction : rank.instructions) {
+    is_first.push_back(instruction.op == Op::Forward &&
+                       known.emplace(instruction.layer, instruction.micro_batch).second);
+  }
+  return is_first;
 }
 
 const program::RankProgram& sound_rank(const program::Program& program, comm::Group* group) {
@@ -121,6 +133,7 @@ Executor::Executor(const program::Program& program,
                           ": use fewer plan.micro_batches"));
   }
   update_at_ = find_update(rank_, program.is_evaluation());
+  is_first_forward_ = first_forwards(rank_);
   has_unreduced_gradients_ = std::any_of(
       rank_.instructions.begin(), rank_.instructions.end(), [](const Instruction& instruction) {
         return instruction.op == Op::Sketch;
@@ -141,12 +154,12 @@ Executor::Executor(const program::Program& program,
 double Executor::run(const StepInput& input, Stepper& stepper) {
   device::require_current(parameters_.device());
   const int64_t replicas = program_.replicas();
-  const int64_t samples = input.inputs.size(0) / replicas;
+  const int64_t whole = input.samples > 0 ? input.samples : rows_in(input.batch);
+  const int64_t samples = whole / replicas;
   PENSTOCK_CHECK(!program_.is_evaluation(), "an evaluation is to train");
   PENSTOCK_CHECK(input.micro_batches == program_.micro_batches &&
-                     samples % program_.micro_batches == 0 &&
-                     samples * replicas == input.inputs.size(0),
-                 input.inputs.size(0),
+                     samples % program_.micro_batches == 0 && samples * replicas == whole,
+                 whole,
                  " samples for a program of ",
                  replicas,
                  " x ",
@@ -159,13 +172,18 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
             .samples_each = samples / program_.micro_batches,
             .micro_batches_each = program_.micro_batches / program_.updates,
             .first_sample = samples * parameters_.replica()};
-  for (const at::Tensor& targets : input.targets.chunk(program_.updates)) {
-    const int64_t count = chain_.loss().count(targets);
+  for (int32_t update = 0; update < program_.updates; ++update) {
+    const int64_t each = whole / program_.updates;
+    const int64_t count =
+        input.counts.empty()
+            ? chain_.loss().count(targets_of(chain_, rows_of(input.batch, update * each, each)))
+            : input.counts[static_cast<size_t>(update)];
     PENSTOCK_CHECK(count > 0, "no target of the batch counts");
     step.scales.push_back(1.0 / static_cast<double>(count));
   }
   outcomes_.clear();
   run_step(step);
+  parameters_.commit_state();
   // Of several updates move() has noted each outcome. Of one it is asked for here, where the device
   // is done: the step waits for it only once.
   if (outcomes_.empty()) {
@@ -184,9 +202,10 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
   return mean;
 }
 
-LossSum Executor::evaluate(const at::Tensor& inputs, const at::Tensor& targets) {
+LossSum Executor::evaluate(const model::Fields& batch,
+                           int64_t samples,
+                           const std::map<std::string, model::TensorShape>& shapes) {
   device::require_current(parameters_.device());
-  const int64_t samples = inputs.size(0);
   PENSTOCK_CHECK(program_.is_evaluation() && samples % program_.micro_batches == 0,
                  samples,
                  " samples are to be evaluated by a program of ",
@@ -194,8 +213,10 @@ LossSum Executor::evaluate(const at::Tensor& inputs, const at::Tensor& targets) 
                  " micro-batches and ",
                  program_.updates,
                  " updates");
-  const StepInput input{
-      .inputs = inputs, .targets = targets, .micro_batches = program_.micro_batches};
+  const StepInput input{.batch = batch,
+                        .samples = samples,
+                        .shapes = shapes,
+                        .micro_batches = program_.micro_batches};
   NoStepper nobody;
   Step step{.input = input,
             .stepper = nobody,
@@ -207,7 +228,7 @@ LossSum Executor::evaluate(const at::Tensor& inputs, const at::Tensor& targets) 
   const bool has_loss = std::any_of(rank_.instructions.begin(),
                                     rank_.instructions.end(),
                                     [](const auto& one) { return one.op == Op::Loss; });
-  LossSum result{.count = has_loss ? chain_.loss().count(targets) : 0};
+  LossSum result{.count = has_loss ? chain_.loss().count(targets_of(chain_, batch)) : 0};
   for (const double sum : loss_sums_) {
     result.sum += sum;
   }
@@ -262,23 +283,32 @@ void Executor::run_all(Step& step) {
 // What comes from a peer is of the shape that its layer would have made. The last batch of an
 // evaluation may be shorter than the others.
 void Executor::find_shapes(const StepInput& input, int64_t samples) {
-  if (group_ == nullptr || (!shapes_.empty() && shapes_.front().sizes.front() == samples)) {
+  const bool needs_none = group_ == nullptr && chain_.edges().carried.empty();
+  if (needs_none || (shapes_ && shapes_->samples == samples)) {
     return;
   }
-  std::vector<int64_t> sizes = input.inputs.sizes().vec();
-  sizes[0] = samples;
-  shapes_ = chain_.shapes_for({sizes, input.inputs.scalar_type()}, parameters_.compute_type());
+  shapes_ = chain_.shapes_for(input.shapes.empty() ? model::shapes_of(input.batch) : input.shapes,
+                              samples,
+                              parameters_.compute_type());
 }
 
 // Each micro-batch has tensors of its own, so that the program's frees free them.
 void Executor::give_inputs(Step& step) {
-  for (size_t i = 0; i < rank_.given.size(); ++i) {
-    const program::Value& given = value(rank_.given[i]);
-    const at::Tensor& whole =
-        given.kind == ValueKind::Targets ? step.input.targets : step.input.inputs;
-    const at::Tensor part = whole.narrow(
-        0, step.first_sample + given.micro_batch * step.samples_each, step.samples_each);
-    step.slot(rank_.given[i]).tensors = {inputs_.bring(i, part, uses_graph_)};
+  const model::Edges& edges = chain_.edges();
+  size_t place = 0;
+  for (const ValueId id : rank_.given) {
+    const program::Value& given = value(id);
+    const std::vector<std::string> fields = given.kind == ValueKind::Targets ? edges.target_fields
+                                            : given.kind == ValueKind::Carried
+                                                ? std::vector{carried_name(given)}
+                                                : edges.first_fields;
+    const int64_t first =
+        step.first_sample - step.input.first_row + given.micro_batch * step.samples_each;
+    for (const std::string& name : fields) {
+      const at::Tensor part =
+          model::field_of(step.input.batch, name).narrow(0, first, step.samples_each);
+      step.slot(id).tensors.push_back(inputs_.bring(place++, part, uses_graph_));
+    }
   }
 }
 
@@ -390,6 +420,10 @@ void Executor::free(ValueId id, int32_t index, Step& step) {
   }
   slot.sent.clear();
   slot = {};
+}
+
+const std::string& Executor::carried_name(const program::Value& value) const {
+  return chain_.edges().carried[static_cast<size_t>(value.element)].name;
 }
 
 std::string Executor::describe(int32_t index) const {

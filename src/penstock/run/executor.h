@@ -3,7 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "penstock/comm/group.h"
@@ -11,6 +14,7 @@
 #include "penstock/device/step_graph.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/memory/account.h"
+#include "penstock/model/chain.h"
 #include "penstock/model/layer.h"
 #include "penstock/program/simulate.h"
 #include "penstock/run/all_squares.h"
@@ -71,7 +75,10 @@ class Executor {
   // The loss of some samples, without dropout: of the program of an evaluation. They are those of
   // this replica, in as many micro-batches as the program has, and may be fewer than were planned
   // for. All ranks call it. The rank with the loss gets the answer, the others zeros.
-  LossSum evaluate(const at::Tensor& inputs, const at::Tensor& targets);
+  // `shapes`: of all fields, where the rank does not have them all.
+  LossSum evaluate(const model::Fields& batch,
+                   int64_t samples,
+                   const std::map<std::string, model::TensorShape>& shapes = {});
   // Of the last run, for each of its updates.
   const std::vector<Updated>& outcomes() const { return outcomes_; }
   // Whether their norms are of the gradients of all ranks, or of this rank's alone.
@@ -137,9 +144,10 @@ class Executor {
   void wait_for_lines(const program::Instruction& instruction, Step& step);
   void run_step(Step& step);
   void run_all(Step& step);
-  std::vector<model::TensorShape> shapes_of(const program::Value& value) const;
+  model::Shapes shapes_of(const program::Value& value) const;
   void free(program::ValueId id, int32_t index, Step& step);
   std::string describe(int32_t index) const;
+  const std::string& carried_name(const program::Value& value) const;
   void loss(const program::Instruction& instruction, Step& step);
   void show_made(int32_t index, const Step& step) const;
   model::Weights weights_for(const program::Instruction& instruction, int32_t layer, Step& step);
@@ -159,6 +167,17 @@ class Executor {
   void run_instructions(size_t first, size_t end, Step& step);
   bool run_recorded(Step& step);  // false: the device has no room for it
   void find_shapes(const StepInput& input, int64_t samples);
+  model::Tensors inputs_for(const program::Instruction& instruction,
+                            int32_t layer,
+                            Step& step) const;
+  void take_gradients(const program::Instruction& instruction,
+                      int32_t layer,
+                      model::Tensors made,
+                      Step& step);
+  program::ValueId find_element(const std::vector<program::ValueId>& ids,
+                                program::ValueKind kind,
+                                int32_t element) const;
+  bool changes_state(const program::Instruction& instruction) const;
   void give_inputs(Step& step);
   void begin_record();
   void finish_record();
@@ -175,11 +194,12 @@ class Executor {
   std::unique_ptr<device::Stopwatch> stopwatch_;
   bool uses_graph_ = false;
   bool has_run_ = false;
+  std::vector<char> is_first_forward_;  // by instruction: of its layer and micro-batch
   std::unique_ptr<device::StepGraph> graph_;
   double graph_scale_ = 0;                         // of the loss, in the graph
   std::vector<model::Loss::Result> graph_losses_;  // where the graph leaves them
   device::Inputs inputs_;                          // by number in rank_.given
-  std::vector<model::TensorShape> shapes_;         // of what enters each layer, and the loss
+  std::optional<model::ChainShapes> shapes_;       // of what enters each layer, and the loss
   program::Timeline measured_;
   double record_began_ = 0;
   std::unique_ptr<AllSquares> all_squares_;  // nothing: the rank decides alone

@@ -16,9 +16,17 @@ using program::Op;
 using program::ValueId;
 using program::ValueKind;
 
-int64_t channel_number(const program::Value& value) {
-  return value.kind == ValueKind::Gradient ? comm::gradient_channel(value.layer)
-                                           : comm::activation_channel(value.layer);
+int64_t channel_number(const program::Value& value, int64_t layers) {
+  switch (value.kind) {
+    case ValueKind::Gradient:
+      return comm::gradient_channel(value.layer);
+    case ValueKind::Carried:
+      return comm::carried_channel(layers, value.element);
+    case ValueKind::CarriedGradient:
+      return comm::carried_gradient_channel(layers, value.element);
+    default:
+      return comm::activation_channel(value.layer);
+  }
 }
 
 std::vector<Route> routes_of(const program::Program& program) {
@@ -29,7 +37,7 @@ std::vector<Route> routes_of(const program::Program& program) {
       if (instruction.op == Op::Send) {
         routes.insert({static_cast<int32_t>(from),
                        instruction.resource.index,
-                       channel_number(rank.value(instruction.reads[0]))});
+                       channel_number(rank.value(instruction.reads[0]), program.loss_index())});
       }
     }
   }
@@ -37,8 +45,11 @@ std::vector<Route> routes_of(const program::Program& program) {
 }
 
 // What travels between ranks: the tensor itself, and what a layer hands on beside a gradient.
-std::vector<model::TensorShape> Executor::shapes_of(const program::Value& value) const {
-  std::vector<model::TensorShape> shapes{shapes_[static_cast<size_t>(value.layer)]};
+model::Shapes Executor::shapes_of(const program::Value& value) const {
+  if (value.kind == ValueKind::Carried || value.kind == ValueKind::CarriedGradient) {
+    return {shapes_->carried[static_cast<size_t>(value.element)]};
+  }
+  model::Shapes shapes = shapes_->edges[static_cast<size_t>(value.layer)];
   if (value.kind == ValueKind::Gradient && value.layer < chain_.size()) {
     for (const model::TensorShape& shape : chain_.layer(value.layer).beside_gradient()) {
       shapes.push_back(shape);
@@ -50,28 +61,44 @@ std::vector<model::TensorShape> Executor::shapes_of(const program::Value& value)
 void Executor::send(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.reads[0];
   Slot& slot = step.slot(id);
-  const size_t count = shapes_of(value(id)).size();
+  const model::Shapes shapes = shapes_of(value(id));
+  const size_t count = shapes.size();
   PENSTOCK_CHECK(slot.tensors.size() >= count,
                  slot.tensors.size(),
                  " tensors to send, and the peer expects ",
                  count);
+  const bool is_gradient = value(id).kind == ValueKind::Gradient;
   for (size_t i = 0; i < count; ++i) {
     at::Tensor& tensor = slot.tensors[i];
+    if (is_gradient && !shapes[i].has_gradient) {
+      continue;
+    }
+    if (!tensor
+             .defined()) {  // nothing that the loss depends on: the peer waits for it all the same
+      tensor = at::zeros(shapes[i].sizes,
+                         at::TensorOptions(parameters_.device().where).dtype(shapes[i].type));
+    }
     tensor = tensor.contiguous();  // in the slot: what is sent must live until free() has waited
-    slot.sent.push_back(
-        transfers_->send(instruction.resource.index, channel_number(value(id)), tensor));
+    slot.sent.push_back(transfers_->send(
+        instruction.resource.index, channel_number(value(id), chain_.size()), tensor));
   }
 }
 
 void Executor::receive(const Instruction& instruction, Step& step) {
   const ValueId id = instruction.makes[0];
   const int32_t index = number_of(instruction);
+  const bool is_gradient = value(id).kind == ValueKind::Gradient;
   for (const model::TensorShape& shape : shapes_of(value(id))) {
+    if (is_gradient && !shape.has_gradient) {
+      step.slot(id).tensors.emplace_back();
+      continue;
+    }
     const at::Tensor tensor =
         at::empty(shape.sizes, at::TensorOptions(parameters_.device().where).dtype(shape.type));
-    transfers_->receive(instruction.resource.index, channel_number(value(id)), tensor, [&] {
-      return describe(index);
-    });
+    transfers_->receive(
+        instruction.resource.index, channel_number(value(id), chain_.size()), tensor, [&] {
+          return describe(index);
+        });
     step.slot(id).tensors.push_back(tensor);
   }
 }

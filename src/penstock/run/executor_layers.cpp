@@ -32,6 +32,60 @@ ValueId Executor::find_unit(const std::vector<ValueId>& ids, ValueKind kind, int
   return -1;
 }
 
+ValueId Executor::find_element(const std::vector<ValueId>& ids,
+                               ValueKind kind,
+                               int32_t element) const {
+  for (const ValueId id : ids) {
+    if (value(id).kind == kind && value(id).element == element) {
+      return id;
+    }
+  }
+  return -1;
+}
+
+// What enters a layer or the loss, in its own order: from the tuple of its edge and what is carried.
+model::Tensors Executor::inputs_for(const Instruction& instruction,
+                                    int32_t layer,
+                                    Step& step) const {
+  return model::gather_inputs(
+      chain_.edges().inputs[static_cast<size_t>(layer)],
+      step.slot(find(instruction.reads, ValueKind::Activation, layer)).tensors,
+      [&](int32_t element) {
+        return step.slot(find_element(instruction.reads, ValueKind::Carried, element)).tensors[0];
+      });
+}
+
+// Gradients of what enters a layer or the loss. That of what is carried is added to what later readers
+// have left.
+void Executor::take_gradients(const Instruction& instruction,
+                              int32_t layer,
+                              model::Tensors made,
+                              Step& step) {
+  const model::Edges& edges = chain_.edges();
+  const size_t at = static_cast<size_t>(layer);
+  model::Tensors tuple = model::scatter_outputs(
+      edges.inputs[at], std::move(made), edges.widths[at], [&](int32_t element, at::Tensor part) {
+        const ValueId fresh = find_element(instruction.makes, ValueKind::CarriedGradient, element);
+        const ValueId id =
+            fresh >= 0 ? fresh
+                       : find_element(instruction.updates, ValueKind::CarriedGradient, element);
+        if (id < 0) {
+          return;  // it has no gradient
+        }
+        model::Tensors& sum = step.slot(id).tensors;
+        sum.resize(1);
+        if (!part.defined() && !sum[0].defined()) {
+          const model::TensorShape& shape = shapes_->carried[static_cast<size_t>(element)];
+          part = at::zeros(shape.sizes,
+                           at::TensorOptions(parameters_.device().where).dtype(shape.type));
+        }
+        model::add_gradient(sum[0], std::move(part));
+      });
+  if (const ValueId id = find(instruction.makes, ValueKind::Gradient, layer); id >= 0) {
+    step.slot(id).tensors = std::move(tuple);
+  }
+}
+
 // What was gathered for it, or a copy that it reads, or the newest.
 model::Weights Executor::weights_for(const Instruction& instruction, int32_t layer, Step& step) {
   const auto is_of = [&](ValueKind kind) {
@@ -92,9 +146,16 @@ model::Gradients Executor::gradients_for(const Instruction& instruction,
   return step.layer_gradients;
 }
 
+// Only the first forward of a layer and micro-batch leaves a trace in the layer's state, and only in
+// training.
+bool Executor::changes_state(const Instruction& instruction) const {
+  return !program_.is_evaluation() &&
+         is_first_forward_[static_cast<size_t>(number_of(instruction))] != 0;
+}
+
 void Executor::forward(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
+  const model::Edges& edges = chain_.edges();
   const ValueId output = find(instruction.makes, ValueKind::Activation, layer + 1);
   const ValueId saved = find(instruction.makes, ValueKind::Saved, layer);
   model::Saved* kept = nullptr;
@@ -103,61 +164,83 @@ void Executor::forward(const Instruction& instruction, Step& step) {
     kept->way = instruction.keep;
     kept->without_output = output < 0;
   }
-  model::Tensors made = chain_.layer(layer).forward(
-      weights_for(instruction, layer, step), input.tensors, step.pass(instruction), kept);
-  if (output >= 0) {
-    step.slot(output).tensors = std::move(made);
+  const model::LayerState state = parameters_.state_of(layer, changes_state(instruction));
+  model::Pass pass = step.pass(instruction);
+  pass.wanted = model::wanted_gradients(edges, layer);
+  pass.state = &state;
+  const model::Tensors input = inputs_for(instruction, layer, step);
+  model::Tensors made =
+      chain_.layer(layer).forward(weights_for(instruction, layer, step), input, pass, kept);
+  if (output < 0) {
+    return;
   }
+  const size_t at = static_cast<size_t>(layer);
+  step.slot(output).tensors = model::scatter_outputs(
+      edges.outputs[at],
+      std::move(made),
+      edges.widths[at + 1],
+      [&](int32_t element, at::Tensor one) {
+        step.slot(find_element(instruction.makes, ValueKind::Carried, element)).tensors = {
+            std::move(one)};
+      });
 }
 
 void Executor::loss(const Instruction& instruction, Step& step) {
   const int32_t last = program_.loss_index();
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, last));
+  const model::Tensors input = inputs_for(instruction, last, step);
   const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
   if (!step.is_training) {
-    step.losses[static_cast<size_t>(instruction.micro_batch)].sum = chain_.loss().evaluate(
-        weights_for(instruction, last, step), input.tensors[0], targets.tensors[0]);
+    step.losses[static_cast<size_t>(instruction.micro_batch)].sum =
+        chain_.loss().evaluate(weights_for(instruction, last, step), input, targets.tensors);
     return;
   }
   model::Loss::Result result =
       chain_.loss().backward(weights_for(instruction, last, step),
                              gradients_for(instruction, last, step),
-                             input.tensors[0],
-                             targets.tensors[0],
+                             input,
+                             targets.tensors,
                              step.scale_of(instruction) * step.input.loss_scale);
-  step.slot(find(instruction.makes, ValueKind::Gradient, last)).tensors = {
-      std::move(result.input_gradient)};
+  take_gradients(instruction, last, std::move(result.input_gradients), step);
   step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
 
 // Backward as a whole, or the input gradient alone, which leaves `work` for backward_weight().
 void Executor::backward(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
-  const Slot& input = step.slot(find(instruction.reads, ValueKind::Activation, layer));
+  const model::Edges& edges = chain_.edges();
+  const size_t at = static_cast<size_t>(layer);
+  const model::Tensors input = inputs_for(instruction, layer, step);
   Slot& saved = step.slot(find(instruction.reads, ValueKind::Saved, layer));
-  const Slot& gradient = step.slot(find(instruction.reads, ValueKind::Gradient, layer + 1));
-  const ValueId made = find(instruction.makes, ValueKind::Gradient, layer);
+  const model::Tensors& tuple =
+      step.slot(find(instruction.reads, ValueKind::Gradient, layer + 1)).tensors;
+  model::Tensors gradient = model::gather_inputs(edges.outputs[at], tuple, [&](int32_t element) {
+    const ValueId id = find_element(instruction.reads, ValueKind::CarriedGradient, element);
+    return id < 0 ? at::Tensor() : step.slot(id).tensors[0];
+  });
+  // What the layer above hands on beside them.
+  gradient.insert(gradient.end(), tuple.begin() + edges.widths[at + 1], tuple.end());
+  model::Pass pass = step.pass(instruction);
+  pass.wanted = model::wanted_gradients(edges, layer);
   model::Tensors input_gradient;
   if (instruction.op == Op::Backward) {
     input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
                                                   gradients_for(instruction, layer, step),
-                                                  input.tensors,
+                                                  input,
                                                   std::move(saved.saved),
-                                                  gradient.tensors,
-                                                  step.pass(instruction));
+                                                  gradient,
+                                                  pass);
   } else {
     const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
     input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
                                                         gradients_for(instruction, layer, step),
-                                                        input.tensors,
+                                                        input,
                                                         std::move(saved.saved),
-                                                        gradient.tensors,
-                                                        step.pass(instruction),
+                                                        gradient,
+                                                        pass,
                                                         step.slot(work).work);
   }
-  if (made >= 0) {
-    step.slot(made).tensors = std::move(input_gradient);
-  }
+  gradient.clear();
+  take_gradients(instruction, layer, std::move(input_gradient), step);
 }
 
 void Executor::backward_weight(const Instruction& instruction, Step& step) {

@@ -45,7 +45,7 @@ struct Executor::Step {
 };
 
 // Values of one kind and layer are sent and received in the same order.
-int64_t channel_number(const program::Value& value);
+int64_t channel_number(const program::Value& value, int64_t layers);
 // What goes from which rank to which, at all of them.
 std::vector<Route> routes_of(const program::Program& program);
 

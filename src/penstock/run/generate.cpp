@@ -64,7 +64,8 @@ std::vector<int64_t> generate(const model::Chain& chain,
     const int64_t visible = std::min(options.context, static_cast<int64_t>(text.size()));
     const at::Tensor window = at::from_blob(
         text.data() + text.size() - static_cast<size_t>(visible), {1, visible}, at::kLong);
-    const at::Tensor last = predict_next(chain, parameters, window).cpu().contiguous();  // [1, V]
+    const at::Tensor last =
+        predict_next(chain, parameters, {{"inputs", window}}).cpu().contiguous();  // [1, V]
     const int64_t token = draw(
         last.const_data_ptr<float>(), last.numel(), options, static_cast<int64_t>(made.size()));
     if (token == options.stop_token) {

@@ -1,5 +1,7 @@
 #include "penstock/run/plain_step.h"
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -15,7 +17,7 @@ namespace penstock::run {
 namespace {
 
 struct MicroBatch {
-  at::Tensor inputs, targets;
+  model::Fields batch;
   model::Pass pass;
   int32_t number = 0;
 };
@@ -30,6 +32,69 @@ void show(const StepWatch* watch,
   }
 }
 
+model::Tensors fields_of(const model::Fields& batch, const std::vector<std::string>& names) {
+  model::Tensors tensors;
+  for (const std::string& name : names) {
+    tensors.push_back(model::field_of(batch, name));
+  }
+  return tensors;
+}
+
+// What enters the layers of one micro-batch: the tuple between two of them, and what is carried past
+// some.
+struct Travelling {
+  model::Tensors tuple;
+  model::Tensors carried;  // as Edges numbers them
+
+  Travelling(const model::Edges& edges, const model::Fields& batch)
+      : tuple(fields_of(batch, edges.first_fields)), carried(edges.carried.size()) {
+    for (size_t i = 0; i < carried.size(); ++i) {
+      if (edges.carried[i].born < 0) {
+        carried[i] = model::field_of(batch, edges.carried[i].name);
+      }
+    }
+  }
+
+  model::Tensors inputs_of(const model::Edges& edges, int64_t layer) const {
+    return model::gather_inputs(edges.inputs[static_cast<size_t>(layer)], tuple, [&](int32_t i) {
+      return carried[static_cast<size_t>(i)];
+    });
+  }
+  void take_outputs(const model::Edges& edges, int64_t layer, model::Tensors made) {
+    const size_t at = static_cast<size_t>(layer);
+    tuple = model::scatter_outputs(
+        edges.outputs[at],
+        std::move(made),
+        edges.widths[at + 1],
+        [&](int32_t i, at::Tensor tensor) { carried[static_cast<size_t>(i)] = std::move(tensor); });
+  }
+};
+
+// Gradients on their way back. Those of what is carried are added up from the last reader to the first.
+struct Returning {
+  model::Tensors tuple;
+  model::Tensors carried;
+
+  explicit Returning(const model::Edges& edges) : carried(edges.carried.size()) {}
+
+  model::Tensors outputs_of(const model::Edges& edges, int64_t layer) const {
+    const std::vector<model::Place>& places = edges.outputs[static_cast<size_t>(layer)];
+    model::Tensors gradients = model::gather_inputs(
+        places, tuple, [&](int32_t i) { return carried[static_cast<size_t>(i)]; });
+    // What the layer above hands on beside them.
+    gradients.insert(
+        gradients.end(), tuple.begin() + edges.widths[static_cast<size_t>(layer) + 1], tuple.end());
+    return gradients;
+  }
+  void take_inputs(const model::Edges& edges, int64_t layer, model::Tensors made) {
+    const size_t at = static_cast<size_t>(layer);
+    tuple = model::scatter_outputs(
+        edges.inputs[at], std::move(made), edges.widths[at], [&](int32_t i, at::Tensor tensor) {
+          model::add_gradient(carried[static_cast<size_t>(i)], std::move(tensor));
+        });
+  }
+};
+
 // Forward, loss and backward; returns the loss summed over targets, without its gradient.
 model::Loss::Result run_micro_batch(const model::Chain& chain,
                                     model::Parameters& parameters,
@@ -37,52 +102,85 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
                                     double scale,
                                     const StepWatch* watch = nullptr) {
   const int64_t layers = chain.size();
+  const model::Edges& edges = chain.edges();
   std::vector<model::Tensors> inputs(static_cast<size_t>(layers));
   std::vector<model::Saved> saved(static_cast<size_t>(layers));
-  model::Tensors activation{work.inputs};
+  std::optional<Travelling> forward(std::in_place, edges, work.batch);
   for (int64_t i = 0; i < layers; ++i) {
-    work.pass.layer = i;
     const size_t at = static_cast<size_t>(i);
-    inputs[at] = std::move(activation);
-    activation =
-        chain.layer(i).forward(parameters.weights_of(i), inputs[at], work.pass, &saved[at]);
-    show(watch, program::ValueKind::Activation, i + 1, work, activation);
+    work.pass.layer = i;
+    work.pass.wanted = model::wanted_gradients(edges, i);
+    const model::LayerState state = parameters.state_of(i, /*changes=*/true);
+    work.pass.state = &state;
+    inputs[at] = forward->inputs_of(edges, i);
+    forward->take_outputs(
+        edges,
+        i,
+        chain.layer(i).forward(parameters.weights_of(i), inputs[at], work.pass, &saved[at]));
+    show(watch, program::ValueKind::Activation, i + 1, work, forward->tuple);
+    for (const model::Place& place : edges.outputs[at]) {
+      if (place.carried >= 0) {
+        show(watch,
+             program::ValueKind::Carried,
+             place.carried,
+             work,
+             {forward->carried[static_cast<size_t>(place.carried)]});
+      }
+    }
   }
+  work.pass.state = nullptr;
 
+  const model::Tensors targets = targets_of(chain, work.batch);
   model::Loss::Result loss = chain.loss().backward(parameters.weights_of(layers),
                                                    parameters.gradients_of(layers),
-                                                   activation[0],
-                                                   work.targets,
+                                                   forward->inputs_of(edges, layers),
+                                                   targets,
                                                    scale);
-  activation.clear();
+  forward.reset();
 
-  model::Tensors gradient{std::move(loss.input_gradient)};
-  show(watch, program::ValueKind::Gradient, layers, work, gradient);
+  Returning back(edges);
+  back.take_inputs(edges, layers, std::move(loss.input_gradients));
+  show(watch, program::ValueKind::Gradient, layers, work, back.tuple);
   for (int64_t i = layers - 1; i >= 0; --i) {
-    work.pass.layer = i;
     const size_t at = static_cast<size_t>(i);
-    gradient = chain.layer(i).backward(parameters.weights_of(i),
-                                       parameters.gradients_of(i),
-                                       inputs[at],
-                                       std::move(saved[at]),
-                                       gradient,
-                                       work.pass);
-    show(watch, program::ValueKind::Gradient, i, work, gradient);
+    work.pass.layer = i;
+    work.pass.wanted = model::wanted_gradients(edges, i);
+    const model::Tensors gradient = back.outputs_of(edges, i);
+    back.tuple.clear();
+    back.take_inputs(edges,
+                     i,
+                     chain.layer(i).backward(parameters.weights_of(i),
+                                             parameters.gradients_of(i),
+                                             inputs[at],
+                                             std::move(saved[at]),
+                                             gradient,
+                                             work.pass));
+    show(watch, program::ValueKind::Gradient, i, work, back.tuple);
     inputs[at].clear();
   }
   return loss;
 }
 
-at::Tensor run_forward(const model::Chain& chain,
-                       const model::Parameters& parameters,
-                       const at::Tensor& inputs) {
-  model::Tensors activation{inputs.to(parameters.device().where)};
-  for (int64_t i = 0; i < chain.size(); ++i) {
-    const model::Pass pass{.layer = i, .is_training = false};
-    activation =
-        chain.layer(i).forward(parameters.weights_of(i), activation, pass, /*saved=*/nullptr);
+// Up to the loss: what it is given.
+model::Tensors run_forward(const model::Chain& chain,
+                           const model::Parameters& parameters,
+                           const model::Fields& batch) {
+  model::Fields here;
+  for (const auto& [name, tensor] : batch) {
+    here[name] = tensor.to(parameters.device().where);
   }
-  return activation[0];
+  const model::Edges& edges = chain.edges();
+  Travelling forward(edges, here);
+  for (int64_t i = 0; i < chain.size(); ++i) {
+    const model::LayerState state = parameters.state_of(i);
+    const model::Pass pass{.layer = i, .is_training = false, .state = &state};
+    forward.take_outputs(
+        edges,
+        i,
+        chain.layer(i).forward(
+            parameters.weights_of(i), forward.inputs_of(edges, i), pass, /*saved=*/nullptr));
+  }
+  return forward.inputs_of(edges, chain.size());
 }
 
 }  // namespace
@@ -90,7 +188,7 @@ at::Tensor run_forward(const model::Chain& chain,
 double accumulate_gradients(const model::Chain& chain,
                             model::Parameters& parameters,
                             const StepInput& input) {
-  const int64_t samples = input.inputs.size(0);
+  const int64_t samples = rows_in(input.batch);
   PENSTOCK_CHECK(samples % input.micro_batches == 0,
                  samples,
                  " samples in ",
@@ -99,24 +197,28 @@ double accumulate_gradients(const model::Chain& chain,
   const int64_t each = samples / input.micro_batches;
   // Known before the first micro-batch, so that each contributes by its share of the targets, not
   // of the micro-batches.
-  const int64_t count = chain.loss().count(input.targets);
+  const int64_t count = chain.loss().count(targets_of(chain, input.batch));
   PENSTOCK_CHECK(count > 0, "no target of the batch counts");
   const double scale = 1.0 / static_cast<double>(count);
-  const auto on_device = [&](const at::Tensor& whole, int64_t first) {
-    return whole.narrow(0, first, each).to(parameters.device().where);
+  const auto on_device = [&](int64_t first) {
+    model::Fields rows = rows_of(input.batch, first, each);
+    for (auto& [name, tensor] : rows) {
+      tensor = tensor.to(parameters.device().where);
+    }
+    return rows;
   };
   std::vector<model::Loss::Result> losses;
   for (int64_t first = 0; first < samples; first += each) {
     losses.push_back(run_micro_batch(chain,
                                      parameters,
-                                     {.inputs = on_device(input.inputs, first),
-                                      .targets = on_device(input.targets, first),
+                                     {.batch = on_device(first),
                                       .pass = {.seed = input.seed,
                                                .step = input.step,
                                                .first_sample = input.first_sample + first}},
                                      scale * input.loss_scale));
   }
   parameters.add_shares();
+  parameters.commit_state();
   // Losses that are pending are there when the device has done its work.
   const std::unique_ptr<device::Stopwatch> stopwatch =
       device::make_stopwatch(parameters.device().where);
@@ -142,8 +244,9 @@ double accumulate_as_replicas(const model::Chain& chain,
                               const StepInput& input,
                               const ReplicaOrder& order,
                               const StepWatch& watch) {
-  const int64_t each = input.inputs.size(0) / (order.replicas * input.micro_batches);
-  const double scale = 1.0 / static_cast<double>(chain.loss().count(input.targets));
+  const int64_t each = rows_in(input.batch) / (order.replicas * input.micro_batches);
+  const double scale =
+      1.0 / static_cast<double>(chain.loss().count(targets_of(chain, input.batch)));
   std::vector<double> sums(static_cast<size_t>(order.replicas * input.micro_batches));
   const auto run = [&](int64_t replica, int64_t micro_batch) {
     const int64_t number = replica * input.micro_batches + micro_batch;
@@ -151,8 +254,7 @@ double accumulate_as_replicas(const model::Chain& chain,
     sums[static_cast<size_t>(number)] =
         run_micro_batch(chain,
                         parameters,
-                        {.inputs = input.inputs.narrow(0, first, each),
-                         .targets = input.targets.narrow(0, first, each),
+                        {.batch = rows_of(input.batch, first, each),
                          .pass = {.seed = input.seed,
                                   .step = input.step,
                                   .first_sample = input.first_sample + first},
@@ -214,27 +316,46 @@ double accumulate_as_replicas(const model::Chain& chain,
 
 LossSum evaluate(const model::Chain& chain,
                  const model::Parameters& parameters,
-                 const at::Tensor& inputs,
-                 const at::Tensor& targets) {
-  const at::Tensor last = run_forward(chain, parameters, inputs);
-  const at::Tensor here = targets.to(parameters.device().where);
+                 const model::Fields& batch) {
+  const model::Tensors last = run_forward(chain, parameters, batch);
+  const model::Tensors targets = targets_of(chain, batch);
+  model::Tensors here;
+  for (const at::Tensor& tensor : targets) {
+    here.push_back(tensor.to(parameters.device().where));
+  }
   return {chain.loss().evaluate(parameters.weights_of(chain.size()), last, here),
           chain.loss().count(targets)};
 }
 
 at::Tensor predict(const model::Chain& chain,
                    const model::Parameters& parameters,
-                   const at::Tensor& inputs) {
+                   const model::Fields& batch) {
   return chain.loss().predict(parameters.weights_of(chain.size()),
-                              run_forward(chain, parameters, inputs));
+                              run_forward(chain, parameters, batch));
 }
 
 at::Tensor predict_next(const model::Chain& chain,
                         const model::Parameters& parameters,
-                        const at::Tensor& inputs) {
-  const at::Tensor all = run_forward(chain, parameters, inputs);
-  const at::Tensor last = all.narrow(1, all.size(1) - 1, 1).contiguous();
-  return chain.loss().predict(parameters.weights_of(chain.size()), last).select(1, 0);
+                        const model::Fields& batch) {
+  model::Tensors all = run_forward(chain, parameters, batch);
+  all[0] = all[0].narrow(1, all[0].size(1) - 1, 1).contiguous();
+  return chain.loss().predict(parameters.weights_of(chain.size()), all).select(1, 0);
+}
+
+model::Fields rows_of(const model::Fields& batch, int64_t first, int64_t count) {
+  model::Fields rows;
+  for (const auto& [name, tensor] : batch) {
+    rows[name] = tensor.narrow(0, first, count);
+  }
+  return rows;
+}
+
+model::Tensors targets_of(const model::Chain& chain, const model::Fields& batch) {
+  return fields_of(batch, chain.edges().target_fields);
+}
+
+int64_t rows_in(const model::Fields& batch) {
+  return batch.empty() ? 0 : batch.begin()->second.size(0);
 }
 
 }  // namespace penstock::run

@@ -40,7 +40,7 @@ class Check {
   }
 
   // Whether all was equal.
-  bool run_step(const BatchTensors& batch, int64_t step, CheckReport& report) {
+  bool run_step(const model::Fields& batch, int64_t step, CheckReport& report) {
     report_ = &report;
     step_ = step;
     expected_.clear();

@@ -32,7 +32,7 @@ struct CheckReport {
 
 struct CheckOptions {
   int64_t steps = 3;
-  std::function<BatchTensors(int64_t step)> batch;  // of the recipe's batch size
+  std::function<model::Fields(int64_t step)> batch;  // of the recipe's batch size
   std::function<void(int64_t)> on_step = nullptr;
   device::Device device;  // that the chain was made for
 };

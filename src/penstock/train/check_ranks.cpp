@@ -25,7 +25,10 @@ namespace {
 // A layer may leave more beside a gradient than it sends to a peer.
 bool have_same_begin(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
   const size_t common = std::min(a.size(), b.size());
-  return common > 0 && std::equal(a.begin(), a.begin() + static_cast<int64_t>(common), b.begin());
+  // Nothing travels between two layers where the first makes all for later ones.
+  const bool are_empty = a.empty() && b.empty();
+  return are_empty ||
+         (common > 0 && std::equal(a.begin(), a.begin() + static_cast<int64_t>(common), b.begin()));
 }
 
 // What a receiver has wrong its sender may have, too: that one comes first.
@@ -56,13 +59,13 @@ struct Found {
 class RanksCheck {
  public:
   RanksCheck(const config::Recipe& recipe,
-             const model::Chain& chain,
+             const MakeChain& make_chain,
              const program::Program& planned,
              const run::Stages& stages,
              const program::Program& kept,
              const CheckOptions& options)
       : recipe_(recipe),
-        chain_(chain),
+        make_chain_(make_chain),
         planned_(planned),
         stages_(stages),
         kept_(kept),
@@ -88,9 +91,10 @@ class RanksCheck {
   }
 
  private:
-  // A GPU's layers belong to the rank that has the GPU.
-  std::optional<model::Chain> make_own_chain(const device::Device& device) const {
-    return device.is_gpu() ? std::optional(make_chain(recipe_.model, device)) : std::nullopt;
+  // A rank may be held to less than a chain of modules brings with it, which is no part of the step.
+  model::Chain make_own_chain(const device::Device& device) const {
+    const memory::AccountScope aside(device.is_gpu() ? device.account() : memory::make_account());
+    return make_chain_(device);
   }
 
   // Rank 0 writes what all share while the others wait at the first barrier of a step; until the
@@ -104,8 +108,7 @@ class RanksCheck {
     const memory::LimitScope limit(memory::current_account(),
                                    device.is_gpu() ? 0 : planned_.ranks[rank].limit_bytes);
     const int64_t opened_bytes = memory::usage().current_bytes;  // a GPU's workspaces, which count
-    const std::optional<model::Chain> own_chain = make_own_chain(device);
-    const model::Chain& chain = own_chain ? *own_chain : chain_;
+    const model::Chain chain = make_own_chain(device);
     std::optional<Reference> reference;
     if (rank == 0) {
       reference.emplace(recipe_, chain, planned_, kept_, device);
@@ -185,8 +188,9 @@ class RanksCheck {
     }
     Found& found = found_[rank];
     ++found.tensors;
-    const auto expected = expected_->values.find(
-        {made.value.kind, made.value.layer, number_of(rank, made.value.micro_batch)});
+    ValueKey key = key_of(made.value);
+    std::get<2>(key) = number_of(rank, made.value.micro_batch);
+    const auto expected = expected_->values.find(key);
     PENSTOCK_CHECK(expected != expected_->values.end(),
                    "one device does not make ",
                    value_text(planned_, made.value));
@@ -301,7 +305,7 @@ class RanksCheck {
   }
 
   const config::Recipe& recipe_;
-  const model::Chain& chain_;
+  const MakeChain& make_chain_;
   const program::Program& planned_;
   const run::Stages& stages_;
   const program::Program& kept_;
@@ -312,7 +316,7 @@ class RanksCheck {
   CheckReport report_;
 
   bool has_step_ = false;
-  BatchTensors batch_;
+  model::Fields batch_;
   Expected* expected_ = nullptr;
   std::vector<Found> found_;             // by rank
   std::vector<memory::Account*> aside_;  // likewise: for what comparing holds
@@ -323,12 +327,12 @@ class RanksCheck {
 }  // namespace
 
 CheckReport check_ranks(const config::Recipe& recipe,
-                        const model::Chain& chain,
+                        const MakeChain& make_chain,
                         const program::Program& planned,
                         const run::Stages& stages,
                         const program::Program& kept,
                         const CheckOptions& options) {
-  return RanksCheck(recipe, chain, planned, stages, kept, options).run();
+  return RanksCheck(recipe, make_chain, planned, stages, kept, options).run();
 }
 
 }  // namespace penstock::train

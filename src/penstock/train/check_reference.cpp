@@ -115,7 +115,7 @@ void Reference::add_value(const ValueKey& key, const model::Tensors& tensors) {
   expected_.values[key] = {next_++, digest_each(tensors)};
 }
 
-void Reference::accumulate(const BatchTensors& batch, int64_t step) {
+void Reference::accumulate(const model::Fields& batch, int64_t step) {
   const memory::AccountScope scope(account_);
   expected_ = {};
   next_ = 0;

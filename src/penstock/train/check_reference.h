@@ -63,7 +63,7 @@ class Reference {
             const device::Device& device);
 
   // Forward and backward of a step.
-  void accumulate(const BatchTensors& batch, int64_t step);
+  void accumulate(const model::Fields& batch, int64_t step);
   // The update, by the gradients that are in what is expected.
   void update(int64_t step);
 

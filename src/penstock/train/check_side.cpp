@@ -23,11 +23,14 @@ uint32_t digest(const model::Tensors& tensors) {
 }
 
 ValueKey key_of(const program::Value& value) {
-  return {value.kind, value.layer, value.micro_batch};
+  const bool is_carried = program::info_of(value.kind).has_element;
+  return {value.kind, is_carried ? value.element : value.layer, value.micro_batch};
 }
 
 bool is_compared(const program::Value& value) {
-  return value.kind == program::ValueKind::Activation || value.kind == program::ValueKind::Gradient;
+  // The gradient of what is carried is added up on its way: there is one for each reader.
+  return value.kind == program::ValueKind::Activation ||
+         value.kind == program::ValueKind::Gradient || value.kind == program::ValueKind::Carried;
 }
 
 std::string value_text(const program::Program& program, const program::Value& value) {
@@ -35,6 +38,11 @@ std::string value_text(const program::Program& program, const program::Value& va
     return layer == program.loss_index() ? std::string("the loss")
                                          : program.layers[static_cast<size_t>(layer)].name;
   };
+  if (value.kind == program::ValueKind::Carried) {
+    return cat(program.carried[static_cast<size_t>(value.element)].name,
+               ", micro-batch ",
+               value.micro_batch);
+  }
   const std::string what = value.kind == program::ValueKind::Gradient
                                ? cat("the gradient of the input of ", name(value.layer))
                                : cat("the output of ", name(value.layer - 1));
@@ -100,9 +108,8 @@ run::UpdateSettings update_settings(const config::Recipe& recipe, int64_t step) 
           .loss_scale = loss_scale_of(recipe)};
 }
 
-run::StepInput step_input(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
-  return {.inputs = batch.inputs,
-          .targets = batch.targets,
+run::StepInput step_input(const config::Recipe& recipe, const model::Fields& batch, int64_t step) {
+  return {.batch = batch,
           .first_sample = step * recipe.train.batch,
           .micro_batches = recipe.plan.micro_batches,
           .seed = static_cast<uint64_t>(recipe.train.seed),
@@ -121,7 +128,7 @@ void require_applied(const config::Recipe& recipe, const run::Updated& updated, 
   }
 }
 
-double Side::train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step) {
+double Side::train(const config::Recipe& recipe, const model::Fields& batch, int64_t step) {
   const double loss = executor.run(step_input(recipe, batch, step), *optimizer);
   require_applied(recipe, executor.outcomes().back(), step);
   return loss;

@@ -24,6 +24,7 @@ namespace penstock::train {
 uint32_t digest(const model::Tensors& tensors);
 
 // Which value it is, however often and wherever it is made.
+// By kind, layer or carried element, and micro-batch.
 using ValueKey = std::tuple<program::ValueKind, int32_t, int32_t>;
 ValueKey key_of(const program::Value& value);
 
@@ -34,7 +35,7 @@ bool is_compared(const program::Value& value);
 std::string value_text(const program::Program& program, const program::Value& value);
 
 // What step `step` of the recipe does, and its update.
-run::StepInput step_input(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
+run::StepInput step_input(const config::Recipe& recipe, const model::Fields& batch, int64_t step);
 run::UpdateSettings update_settings(const config::Recipe& recipe, int64_t step);
 // Throws Error (exit code 1) where the gradients were not finite.
 void require_applied(const config::Recipe& recipe, const run::Updated& updated, int64_t step);
@@ -56,7 +57,7 @@ struct Side {
 
   // One step, with its update. The loss; 0 on a rank without it. Throws Error (exit code 1) when
   // the gradients are not finite.
-  double train(const config::Recipe& recipe, const BatchTensors& batch, int64_t step);
+  double train(const config::Recipe& recipe, const model::Fields& batch, int64_t step);
 
   model::Parameters parameters;
   std::unique_ptr<run::Replicas> replicas;  // nothing: there are none

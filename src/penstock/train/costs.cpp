@@ -25,18 +25,9 @@ namespace penstock::train {
 
 namespace {
 
-std::string describe(const config::Recipe& recipe) {
-  return cat(recipe.model.family,
-             ", ",
-             recipe.model.layers,
-             " layers, width ",
-             recipe.model.width,
-             ", micro-batches of ",
-             recipe.micro_batch_size(),
-             " x ",
-             recipe.model.context,
-             ", dropout ",
-             recipe.model.dropout,
+// For people. The chain's own words for what it is, where it has them.
+std::string describe(const config::Recipe& recipe, const model::Chain& chain) {
+  return cat(chain.description(recipe.micro_batch_size()),
              ", ",
              recipe.train.precision,
              ", ",
@@ -64,14 +55,6 @@ void forget_steps(optim::Optimizer& optimizer) {
   for (const optim::StateBuffer& state : optimizer.state()) {
     at::Tensor(state.flat).zero_();
   }
-}
-
-// [inputs and targets, samples, tokens]
-at::Tensor random_micro_batch(const config::Recipe& recipe) {
-  const int64_t samples = recipe.micro_batch_size();
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1);
-  return at::randint(
-      recipe.model.vocabulary, {2, samples, recipe.model.context}, generator, at::kLong);
 }
 
 // One layer of each kind, and the loss: enough to measure a chain by.
@@ -192,14 +175,17 @@ void require_table_of(const plan::CostTable& table,
   if (static_cast<int64_t>(table.layers.size()) != chain.size()) {
     refuse(cat("has ", table.layers.size(), " layers, the model has ", chain.size()));
   }
-  const std::vector<model::TensorShape> shapes = chain.shapes_for(
-      {{recipe.micro_batch_size(), recipe.model.context}, at::kLong}, compute_type(recipe.train));
+  const int64_t samples = recipe.micro_batch_size();
+  const model::ChainShapes shapes = chain.shapes_for(
+      model::shapes_of(chain.example(samples)), samples, compute_type(recipe.train));
   for (int64_t i = 0; i < chain.size(); ++i) {
     const model::Layer& layer = chain.layer(i);
     const plan::LayerCost& cost = table.layers[static_cast<size_t>(i)];
-    const int64_t tensor_bytes = shapes[static_cast<size_t>(i) + 1].bytes();
-    const int64_t output_bytes =
-        recipe.run.device == "cuda" ? memory::gpu_block_bytes(tensor_bytes) : tensor_bytes;
+    int64_t output_bytes = 0;
+    for (const model::TensorShape& shape : shapes.edges[static_cast<size_t>(i) + 1]) {
+      output_bytes +=
+          recipe.run.device == "cuda" ? memory::gpu_block_bytes(shape.bytes()) : shape.bytes();
+    }
     const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
       return a.name == b.name && a.needs_output == b.needs_output;
     };
@@ -245,7 +231,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
                               optim::Optimizer& optimizer,
                               const CostOptions& options) {
   PENSTOCK_CHECK(optimizer.steps_done() == 0, "costs are measured before training begins");
-  const at::Tensor tokens = random_micro_batch(recipe);
+  const model::Fields batch = chain.example(recipe.micro_batch_size());
 
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
                                     .measures_halves = options.measures_halves};
@@ -263,12 +249,12 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
         .title = "measure", .total = profiling.most_rounds, .plain_every = profiling.most_rounds});
     profiling.on_round = [&](int done, int) { progress->update(done, {}); };
   }
-  plan::CostTable table = profile::measure(chain, parameters, tokens[0], tokens[1], profiling);
+  plan::CostTable table = profile::measure(chain, parameters, batch, profiling);
   if (progress) {
     progress->finish();
   }
   forget_steps(optimizer);
-  table.description = describe(recipe);
+  table.description = describe(recipe, chain);
   share_optimizer_state(table, optimizer);
   return table;
 }
@@ -276,11 +262,10 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
 plan::CostTable costs_of_shapes(const config::Recipe& recipe,
                                 const model::Chain& chain,
                                 const device::Device& device) {
-  const at::Tensor tokens = random_micro_batch(recipe);
-  plan::CostTable table =
-      profile::sizes_of(chain, compute_type(recipe.train), device, tokens[0], tokens[1]);
+  const model::Fields batch = chain.example(recipe.micro_batch_size());
+  plan::CostTable table = profile::sizes_of(chain, compute_type(recipe.train), device, batch);
   table.held = held_by(recipe, chain, workspaces_of(device));
-  table.description = describe(recipe);
+  table.description = describe(recipe, chain);
   return table;
 }
 

@@ -8,7 +8,9 @@
 #include "penstock/base/log.h"
 #include "penstock/report/layout_text.h"
 #include "penstock/train/machine.h"
+#include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/ranks.h"
 #include "penstock/train/setup.h"
 
 namespace penstock::train {
@@ -30,13 +32,15 @@ std::vector<plan::LayoutPlan> plan_layouts(const config::Recipe& recipe,
   });
 }
 
-config::Recipe choose_layout(const config::Recipe& recipe, comm::Group& group) {
+config::Recipe choose_layout(const config::Recipe& recipe,
+                             comm::Group& group,
+                             const Subject& subject) {
   std::array<int64_t, 3> chosen = {};
   const PatientScope patience(group);
   const plan::Machine machine = probe_machine(recipe, group);
   if (group.rank() == 0) {
     const device::Device device = open_device(recipe, group);
-    const model::Chain chain = make_chain(recipe.model, device);
+    const model::Chain chain = subject.make_chain(recipe, device);
     const std::vector<plan::LayoutPlan> plans =
         plan_layouts(recipe, chain, device, group.size(), machine);
     if (!plans.front().why_not.empty()) {
@@ -60,6 +64,35 @@ config::Recipe choose_layout(const config::Recipe& recipe, comm::Group& group) {
       {chosen[0], chosen[1], std::string(shard_name(kShards[static_cast<size_t>(chosen[2])]))});
   config::validate(settled);
   return settled;
+}
+
+PlannedRanks plan_ranks(const config::Recipe& asked,
+                        int64_t ranks,
+                        const plan::RotorOptions& rotor,
+                        const Subject& subject) {
+  const device::Device device = open_device(asked);
+  const model::Chain chain = subject.make_chain(asked, device);
+  PlannedRanks planned{.recipe = asked, .machine = probe_machine(asked, ranks)};
+  config::Recipe& recipe = planned.recipe;
+  if (plan::leaves_layout_open(recipe.plan, ranks)) {
+    const std::vector<plan::LayoutPlan> layouts =
+        plan_layouts(recipe, chain, device, ranks, planned.machine);
+    planned.layouts = layout_rows(layouts);
+    if (!layouts.front().why_not.empty()) {
+      throw ConfigError(report::no_layout_fits(planned.layouts, recipe.plan.memory_bytes()));
+    }
+    recipe = plan::with_layout(recipe, layouts.front().layout);
+  } else {
+    require_ranks(recipe.plan, ranks, "--ranks says");
+  }
+  Planned found = find_plan(recipe,
+                            chain,
+                            device,
+                            planned.machine,
+                            {.predicts = true, .rotor = rotor, .proves = recipe.plan.ranks() == 1});
+  planned.costs = std::move(found.costs);
+  planned.result = std::move(found.result);
+  return planned;
 }
 
 std::vector<report::LayoutRow> layout_rows(const std::vector<plan::LayoutPlan>& plans) {

@@ -14,6 +14,7 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/report/progress.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/batch_tensors.h"
 #include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/setup.h"
@@ -50,10 +51,11 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
     throw ConfigError(cat("--to ", options.highest, " is not above --from ", options.lowest));
   }
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
-  const data::Split split = open_data(recipe);
+  const Subject& subject = family_subject();
+  const data::Split split = subject.open_data(recipe);
   const device::Device device = open_device(recipe);
   const memory::LimitScope limit(memory::current_account(), recipe.plan.memory_bytes());
-  const model::Chain chain = make_chain(recipe.model, device);
+  const model::Chain chain = subject.make_chain(recipe, device);
   const plan::Machine machine = find_machine(recipe);
   Planned planned = plan_run(recipe, chain, device, machine, {});
   model::Parameters parameters(chain, compute_type(recipe.train), seed, device);
@@ -78,10 +80,8 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
     const double share = static_cast<double>(step) / static_cast<double>(options.steps - 1);
     const double rate = options.lowest * std::pow(options.highest / options.lowest, share);
     const data::Batch batch = loader.next();
-    const BatchTensors tensors = as_tensors(batch);
     const run::StepInput input{
-        .inputs = tensors.inputs,
-        .targets = tensors.targets,
+        .batch = as_tensors(batch),
         .first_sample = batch.first_sample,
         .micro_batches = recipe.plan.micro_batches,
         .seed = seed,

@@ -305,13 +305,11 @@ bool can_be_placed(const program::Program& program,
                    const model::Chain& chain,
                    model::Parameters& parameters,
                    const config::Recipe& recipe) {
-  const at::Tensor tokens = at::randint(
-      recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);
   run::Executor executor(program, chain, parameters);
   run::NoStepper stepper;
   try {
     executor.run(
-        {.inputs = tokens[0], .targets = tokens[1], .micro_batches = recipe.plan.micro_batches},
+        {.batch = chain.example(recipe.train.batch), .micro_batches = recipe.plan.micro_batches},
         stepper);
     return true;
   } catch (const run::OverLimit&) {
@@ -360,10 +358,12 @@ void rehearse(const config::Recipe& recipe,
   memory::current_account().restart_peak();  // of plans that could not be placed
 }
 
-Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor) {
+Planned plan_recipe(const config::Recipe& recipe,
+                    const plan::RotorOptions& rotor,
+                    const Subject& subject) {
   const device::Device device = open_device(recipe);
   return find_plan(recipe,
-                   make_chain(recipe.model, device),
+                   subject.make_chain(recipe, device),
                    device,
                    find_machine(recipe),
                    {.predicts = true, .rotor = rotor});
@@ -371,7 +371,7 @@ Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& roto
 
 plan::CostTable measure_recipe(const config::Recipe& recipe) {
   const device::Device device = open_device(recipe);
-  const model::Chain chain = make_chain(recipe.model, device);
+  const model::Chain chain = family_subject().make_chain(recipe, device);
   plan::CostTable table = measure_costs(
       recipe, chain, device, {.measures_halves = recipe.plan.ranks() > 1 || !device.is_gpu()});
   if (recipe.plan.ranks() > 1) {
@@ -382,13 +382,13 @@ plan::CostTable measure_recipe(const config::Recipe& recipe) {
   return table;
 }
 
-std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe) {
+std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe, const Subject& subject) {
   std::vector<plan::Remedy> remedies;
   const auto consider = [&](const std::string& change, config::Recipe changed) {
     changed.plan.costs.clear();  // a table is of the recipe as it was
     const device::Device device = open_device(changed);
     const plan::Outcome result = find_plan(changed,
-                                           make_chain(changed.model, device),
+                                           subject.make_chain(changed, device),
                                            device,
                                            find_machine(changed),
                                            {.predicts = true, .is_quick = true})

@@ -14,6 +14,7 @@
 #include "penstock/plan/planner.h"
 #include "penstock/plan/remedy.h"
 #include "penstock/train/costs.h"
+#include "penstock/train/subject.h"
 
 namespace penstock::train {
 
@@ -72,10 +73,13 @@ void rehearse(const config::Recipe& recipe,
               Planned& planned);
 
 // For commands that train nothing.
-Planned plan_recipe(const config::Recipe& recipe, const plan::RotorOptions& rotor = {});
+Planned plan_recipe(const config::Recipe& recipe,
+                    const plan::RotorOptions& rotor = {},
+                    const Subject& subject = family_subject());
 plan::CostTable measure_recipe(const config::Recipe& recipe);
 
 // What changes of the recipe would do to a step that does not fit: each is measured, in few rounds.
-std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe);
+std::vector<plan::Remedy> find_remedies(const config::Recipe& recipe,
+                                        const Subject& subject = family_subject());
 
 }  // namespace penstock::train

@@ -66,7 +66,8 @@ void run_ranks(const config::Recipe& recipe,
 
 void run_chosen_ranks(const config::Recipe& recipe,
                       int64_t asked,
-                      const std::function<void(comm::Group&, const config::Recipe&)>& work) {
+                      const std::function<void(comm::Group&, const config::Recipe&)>& work,
+                      const Subject& subject) {
   const int64_t ranks = num_ranks(recipe, asked);
   if (!plan::leaves_layout_open(recipe.plan, ranks)) {
     config::require_replicas(recipe.plan);
@@ -78,8 +79,9 @@ void run_chosen_ranks(const config::Recipe& recipe,
     throw ConfigError(
         cat("--ranks says ", asked, " ranks, and the launcher started ", comm::launched_ranks()));
   }
-  run_so_many(
-      recipe, ranks, [&](comm::Group& group) { work(group, choose_layout(recipe, group)); });
+  run_so_many(recipe, ranks, [&](comm::Group& group) {
+    work(group, choose_layout(recipe, group, subject));
+  });
 }
 
 int64_t num_ranks(const config::Recipe& recipe, int64_t asked) {

@@ -6,6 +6,7 @@
 
 #include "penstock/comm/group.h"
 #include "penstock/config/recipe.h"
+#include "penstock/train/subject.h"
 
 namespace penstock::train {
 
@@ -27,6 +28,7 @@ int64_t num_ranks(const config::Recipe& recipe, int64_t asked);
 // and `work` gets the recipe that says it.
 void run_chosen_ranks(const config::Recipe& recipe,
                       int64_t asked,
-                      const std::function<void(comm::Group&, const config::Recipe&)>& work);
+                      const std::function<void(comm::Group&, const config::Recipe&)>& work,
+                      const Subject& subject = family_subject());
 
 }  // namespace penstock::train

@@ -22,10 +22,12 @@ void prepare_process(const config::Recipe& recipe, int64_t asked_ranks) {
   memory::install_cpu_allocator();
   run::use_fast_products();
   const int64_t ranks = comm::launched_ranks() > 1 ? 1 : std::max(asked_ranks, recipe.plan.ranks());
+  // A process may train several times, with other ranks.
+  static const int usual = at::get_num_threads();
   if (recipe.run.threads > 0) {
     at::set_num_threads(static_cast<int>(recipe.run.threads));
-  } else if (ranks > 1) {
-    at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(ranks)));
+  } else {
+    at::set_num_threads(std::max(1, usual / static_cast<int>(ranks)));
   }
 }
 
@@ -65,8 +67,8 @@ device::Device open_device(const config::Recipe& recipe, const comm::Group& grou
   return device;
 }
 
-bool uses_graph(const config::Recipe& recipe) {
-  if (recipe.run.device != "cuda" || recipe.run.graphs == "off" || recipe.model.dropout > 0) {
+bool uses_graph(const config::Recipe& recipe, const model::Chain& chain) {
+  if (recipe.run.device != "cuda" || recipe.run.graphs == "off" || chain.is_random()) {
     return false;
   }
   // A graph cannot wait for a peer.
@@ -77,31 +79,10 @@ bool uses_graph(const config::Recipe& recipe) {
   return recipe.plan.memory_bytes() == 0;
 }
 
-model::Chain make_chain(const config::ModelOptions& model, const device::Device& device) {
-  return model::make_chain(model, device);
-}
-
 at::ScalarType compute_type(const config::TrainOptions& train) {
   return train.precision == "bfloat16"  ? at::kBFloat16
          : train.precision == "float16" ? at::kHalf
                                         : at::kFloat;
-}
-
-data::Split open_data(const config::Recipe& recipe) {
-  if (recipe.data.path.empty()) {
-    throw ConfigError("data.path is not set; name the files or folders to train on");
-  }
-  auto store = std::make_shared<data::TokenStore>(
-      data::TokenStore::open({recipe.data.path, recipe.data.tokenizer, recipe.model.vocabulary}));
-  return data::split_dataset(std::move(store), recipe.model.context, recipe.data.split);
-}
-
-BatchTensors as_tensors(const data::Batch& batch) {
-  const auto view = [&](const std::vector<int64_t>& tokens) {
-    return at::from_blob(
-        const_cast<int64_t*>(tokens.data()), {batch.sequences, batch.context}, at::kLong);
-  };
-  return {view(batch.inputs), view(batch.targets)};
 }
 
 void load_start_weights(const config::ModelOptions& model,

@@ -5,8 +5,6 @@
 
 #include "penstock/comm/group.h"
 #include "penstock/config/recipe.h"
-#include "penstock/data/batch.h"
-#include "penstock/data/dataset.h"
 #include "penstock/device/device.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/parameters.h"
@@ -25,12 +23,9 @@ device::Device open_device(const config::Recipe& recipe);
 device::Device open_device(const config::Recipe& recipe, const comm::Group& group);
 
 // Whether the recipe's step is to be recorded and replayed.
-bool uses_graph(const config::Recipe& recipe);
+bool uses_graph(const config::Recipe& recipe, const model::Chain& chain);
 
-model::Chain make_chain(const config::ModelOptions& model,
-                        const device::Device& device = device::open_cpu());
 at::ScalarType compute_type(const config::TrainOptions& train);
-data::Split open_data(const config::Recipe& recipe);
 
 // Where the recipe names weights to start from, takes those of `parameters`, all or some of the
 // chain's. With a group all ranks call it.
@@ -38,10 +33,5 @@ void load_start_weights(const config::ModelOptions& model,
                         const model::Chain& chain,
                         model::Parameters& parameters,
                         comm::Group* group = nullptr);
-
-struct BatchTensors {
-  at::Tensor inputs, targets;  // [sequences, context]; views of the batch, which must outlive them
-};
-BatchTensors as_tensors(const data::Batch& batch);
 
 }  // namespace penstock::train

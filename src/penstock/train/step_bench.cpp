@@ -23,19 +23,15 @@ struct StepBench::Parts {
       : recipe(given),
         device(open_device(recipe)),
         limit(memory::current_account(), recipe.plan.memory_bytes()),
-        chain(make_chain(recipe.model, device)),
+        chain(family_subject().make_chain(recipe, device)),
         planned(plan_run(recipe, chain, device, find_machine(recipe), {.predicts = predicts})),
         parameters(
             chain, compute_type(recipe.train), static_cast<uint64_t>(recipe.train.seed), device),
         optimizer(optim::make_optimizer(recipe.train, parameters)),
         executor(rehearsed(), chain, parameters),
-        meter(device::open_meter(device)) {
-    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed=*/7);
-    tokens = at::randint(recipe.model.vocabulary,
-                         {2, recipe.train.batch, recipe.model.context},
-                         generator,
-                         at::kLong);
-    if (uses_graph(recipe)) {
+        meter(device::open_meter(device)),
+        batch(chain.example(recipe.train.batch)) {
+    if (uses_graph(recipe, chain)) {
       executor.use_graph();
     }
   }
@@ -54,7 +50,7 @@ struct StepBench::Parts {
   std::unique_ptr<optim::Optimizer> optimizer;
   run::Executor executor;
   std::unique_ptr<device::Meter> meter;
-  at::Tensor tokens;
+  model::Fields batch;
   int64_t steps_done = 0;
   std::vector<double> first_losses;
   int64_t peak_bytes = 0;
@@ -69,8 +65,7 @@ StepBench::~StepBench() = default;
 double StepBench::step() {
   Parts& parts = *parts_;
   const double loss_scale = parts.recipe.train.precision == "float16" ? 1024 : 1;
-  const run::StepInput input{.inputs = parts.tokens[0],
-                             .targets = parts.tokens[1],
+  const run::StepInput input{.batch = parts.batch,
                              .micro_batches = parts.recipe.plan.micro_batches,
                              .seed = static_cast<uint64_t>(parts.recipe.train.seed),
                              .step = parts.steps_done++,

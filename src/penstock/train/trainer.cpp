@@ -1,7 +1,5 @@
 // The run as a loop of steps. Begin at take_steps(): one step, or several of an asynchronous pipeline.
 // trainer_start.cpp is how a run begins, trainer_output.cpp what it leaves.
-#include "penstock/train/trainer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -15,8 +13,10 @@
 #include "penstock/optim/optimizer.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/asynchronous.h"
+#include "penstock/train/batch_tensors.h"
 #include "penstock/train/diverged.h"
 #include "penstock/train/rank_sums.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
 #include "penstock/train/trainer_output.h"
@@ -40,23 +40,46 @@ bool is_to_stop(const TrainerParts& parts) {
          parts.optimizer.replicas_agree();
 }
 
-// The batches of the next steps, one after the other: of one step, but for asynchronous pipelines.
-data::Batch next_batches(data::Loader& loader, int64_t count) {
-  data::Batch all = loader.next();
+// What this rank has of the batches of the next steps, one after the other: of one step, but for
+// asynchronous pipelines.
+data::Batch next_batches(const TrainerParts& parts, int64_t count) {
+  data::Batch all{.first_sample = parts.state.samples_seen,
+                  .samples = count * parts.recipe.train.batch};
+  if (!parts.loader) {
+    return all;
+  }
+  all = parts.loader->next();
   for (int64_t i = 1; i < count; ++i) {
-    const data::Batch batch = loader.next();
-    all.sequences += batch.sequences;
-    all.inputs.insert(all.inputs.end(), batch.inputs.begin(), batch.inputs.end());
-    all.targets.insert(all.targets.end(), batch.targets.begin(), batch.targets.end());
+    data::append(all, parts.loader->next());
   }
   return all;
+}
+
+// What the loss of each update is divided by: the targets that count, of all replicas. Ranks without the
+// loss need none.
+std::vector<int64_t> count_targets(const TrainerParts& parts,
+                                   const model::Fields& batch,
+                                   int64_t updates) {
+  const int32_t stage = parts.mesh.coordinate(parts.group.rank(), comm::Axis::Pipeline);
+  const bool has_loss = parts.model.parts[static_cast<size_t>(stage)].has_loss;
+  std::vector<int64_t> counts(static_cast<size_t>(updates), 1);
+  const int64_t rows = run::rows_in(batch) / updates;
+  for (int64_t i = 0; has_loss && i < updates; ++i) {
+    counts[static_cast<size_t>(i)] =
+        parts.chain.loss().count(run::targets_of(parts.chain, run::rows_of(batch, i * rows, rows)));
+  }
+  if (parts.mesh.data > 1) {
+    const double own = has_loss ? static_cast<double>(counts[0]) : 0;
+    counts[0] = static_cast<int64_t>(sum_ranks(own, parts.group));
+  }
+  return counts;
 }
 
 }  // namespace
 
 // The training steps that one run of a program takes: one, or several of an asynchronous pipeline,
 // which has updates between its micro-batches.
-struct Trainer::Steps {
+struct RankTrainer::Steps {
   int64_t before = 0;  // steps done when they began
   int64_t count = 1;
   double loss_scale = 1;
@@ -67,7 +90,7 @@ struct Trainer::Steps {
   bool was_applied = true;    // the last one; false: its gradients overflowed
 };
 
-Summary Trainer::run() {
+Summary RankTrainer::run() {
   TrainerParts& parts = *parts_;
   const double began = now_seconds();
   train();
@@ -86,7 +109,7 @@ Summary Trainer::run() {
 }
 
 // All steps, and what comes every so many of them.
-void Trainer::train() {
+void RankTrainer::train() {
   TrainerParts& parts = *parts_;
   const config::RunOptions& every = parts.recipe.run;
   const int64_t steps = parts.recipe.train.steps;
@@ -120,7 +143,7 @@ void Trainer::train() {
 
 // One training step: a batch goes through the program, which also moves the weights (the optimizer is
 // the executor's Stepper). An asynchronous pipeline takes several steps in one run.
-void Trainer::take_steps() {
+void RankTrainer::take_steps() {
   TrainerParts& parts = *parts_;
   const double began = now_seconds();
   const int64_t before = parts.state.step;
@@ -130,11 +153,14 @@ void Trainer::take_steps() {
   // Which program: replicas may exchange something else now, and a run may take fewer steps at once.
   TrainerParts::Variant& variant = parts.next_variant(steps.count);
   run::Executor& executor = *variant.executor;
-  const data::Batch batch = next_batches(*parts.loader, steps.count);
-  const BatchTensors tensors = as_tensors(batch);
-  const run::StepInput input{.inputs = tensors.inputs,
-                             .targets = tensors.targets,
+  const data::Batch batch = next_batches(parts, steps.count);
+  const model::Fields fields = as_tensors(batch);
+  const run::StepInput input{.batch = fields,
                              .first_sample = batch.first_sample,
+                             .samples = batch.samples,
+                             .first_row = batch.first_row,
+                             .counts = count_targets(parts, fields, steps.count),
+                             .shapes = field_shapes(*parts.split.train),
                              .micro_batches = steps.count * parts.recipe.plan.micro_batches,
                              .seed = parts.seed,
                              .step = before,
@@ -148,7 +174,7 @@ void Trainer::take_steps() {
   learn_outcome(executor, steps);
 
   parts.state.step = before + steps.count;
-  parts.state.samples_seen = batch.first_sample + batch.sequences;
+  parts.state.samples_seen = batch.first_sample + batch.samples;
   payload_ = {.sent_bytes = executor.sent_bytes(),
               .predicted_bytes = executor.rank_program().sent_bytes()};
   variant.records.add({executor.measured(), record_began}, steps.count);
@@ -156,7 +182,7 @@ void Trainer::take_steps() {
 }
 
 // Of each of the steps' updates.
-std::vector<run::UpdateSettings> Trainer::update_settings(const Steps& steps) const {
+std::vector<run::UpdateSettings> RankTrainer::update_settings(const Steps& steps) const {
   const config::Recipe& recipe = parts_->recipe;
   const int32_t stage = parts_->mesh.coordinate(parts_->group.rank(), comm::Axis::Pipeline);
   std::vector<run::UpdateSettings> all;
@@ -171,7 +197,7 @@ std::vector<run::UpdateSettings> Trainer::update_settings(const Steps& steps) co
 }
 
 // From what this rank knows of the steps, once they have run, to what all ranks know.
-void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
+void RankTrainer::learn_outcome(const run::Executor& executor, Steps& steps) {
   TrainerParts& parts = *parts_;
   if (parts.model.replicas) {
     const ReplicaStep step = gather_replicas(executor, parts.group);
@@ -208,7 +234,7 @@ void Trainer::learn_outcome(const run::Executor& executor, Steps& steps) {
 
 // A step whose gradients overflowed was not applied: in float16 the loss scale falls, elsewhere the
 // run has diverged.
-void Trainer::adjust_loss_scale(const run::Updated& updated, int64_t step) {
+void RankTrainer::adjust_loss_scale(const run::Updated& updated, int64_t step) {
   TrainerParts& parts = *parts_;
   if (!parts.scaler) {
     if (!updated.was_applied) {
@@ -234,7 +260,7 @@ void Trainer::adjust_loss_scale(const run::Updated& updated, int64_t step) {
   parts.state.loss_scale = parts.scaler->state();
 }
 
-void Trainer::show(const Steps& steps, double seconds) {
+void RankTrainer::show(const Steps& steps, double seconds) {
   const TrainerParts& parts = *parts_;
   summary_.losses.insert(summary_.losses.end(), steps.losses.begin(), steps.losses.end());
   if (!parts.reporter) {

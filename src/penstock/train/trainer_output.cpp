@@ -15,6 +15,7 @@
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/comm/group.h"
+#include "penstock/data/loader.h"
 #include "penstock/data/tokenizer.h"
 #include "penstock/memory/account.h"
 #include "penstock/optim/optimizer.h"
@@ -22,8 +23,8 @@
 #include "penstock/train/diverged.h"
 #include "penstock/train/rank_records.h"
 #include "penstock/train/rank_sums.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/reporter.h"
-#include "penstock/train/trainer.h"
 #include "penstock/train/trainer_parts.h"
 #include "penstock/train/trainer_replicas.h"
 
@@ -81,6 +82,10 @@ std::string write_sample(TrainerParts& parts) {
                 " writes one from the checkpoint");
     return "";
   }
+  if (parts.is_own) {
+    log_warning("run.sample_tokens is set, but a chain of one's own writes no text; no sample");
+    return "";
+  }
   if (recipe.data.tokenizer != "bytes") {
     log_warning(
         "run.sample_tokens is set, but only data.tokenizer = \"bytes\" gives text; no sample");
@@ -97,8 +102,25 @@ std::string write_sample(TrainerParts& parts) {
   return recipe.run.sample_prompt + data::decode(made);
 }
 
-void Trainer::finish_summary(double seconds) {
+namespace {
+
+// One number of each rank.
+std::vector<int64_t> of_ranks(int64_t own, comm::Group& group) {
+  std::vector<int64_t> all;
+  for (const double one : gather_ranks(static_cast<double>(own), group)) {
+    all.push_back(static_cast<int64_t>(one));
+  }
+  return all;
+}
+
+}  // namespace
+
+void RankTrainer::finish_summary(double seconds) {
   TrainerParts& parts = *parts_;
+  const data::DatasetPtr& held_out = parts.split.validation;
+  summary_.rank_read_bytes = of_ranks(
+      parts.split.train->bytes_read() + (held_out ? held_out->bytes_read() : 0), parts.group);
+  summary_.rank_ahead_bytes = of_ranks(parts.loader ? parts.loader->bytes() : 0, parts.group);
   summary_.seconds = seconds;
   summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
   const TrainerParts::Variant* const steady = parts.steady_variant();
@@ -117,17 +139,17 @@ void Trainer::finish_summary(double seconds) {
   }
 }
 
-Trainer::~Trainer() = default;
+RankTrainer::~RankTrainer() = default;
 
-const Planned& Trainer::plan() const {
+const Planned& RankTrainer::plan() const {
   return parts_->model.planned;
 }
 
-const std::string& Trainer::plan_title() const {
+const std::string& RankTrainer::plan_title() const {
   return parts_->model.title;
 }
 
-std::optional<MeasuredStep> Trainer::measured_step() const {
+std::optional<MeasuredStep> RankTrainer::measured_step() const {
   const TrainerParts::Variant* const steady = parts_->steady_variant();
   if (steady == nullptr) {
     return std::nullopt;

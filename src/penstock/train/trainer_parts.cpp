@@ -21,23 +21,36 @@ namespace penstock::train {
 namespace {
 
 // The first rank before the others: it may write what they then find, and that may take its time.
-data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group) {
+data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group, const Subject& subject) {
   const comm::What what = [] { return std::string("the data"); };
   const PatientScope patience(group);
   if (group.rank() > 0) {
     group.barrier(what);
-    return open_data(recipe);
+    return subject.open_data(recipe);
   }
-  data::Split split = open_data(recipe);
+  data::Split split = subject.open_data(recipe);
   group.barrier(what);
   return split;
+}
+
+// What a chain of modules brings with it, its first weights, is gone before the first step: it is
+// counted apart.
+model::Chain make_aside(const Subject& subject,
+                        const config::Recipe& recipe,
+                        const device::Device& device) {
+  if (!subject.is_own) {
+    return subject.make_chain(recipe, device);
+  }
+  const memory::AccountScope aside(memory::make_account());
+  return subject.make_chain(recipe, device);
 }
 
 }  // namespace
 
 TrainerParts::TrainerParts(const config::Recipe& asked,
                            comm::Group& ranks,
-                           const PlanSource& source)
+                           const PlanSource& source,
+                           const Subject& subject)
     : recipe(asked),
       mesh(plan::mesh_of(recipe.plan)),
       group(ranks),
@@ -45,12 +58,14 @@ TrainerParts::TrainerParts(const config::Recipe& asked,
       account(device.is_gpu() ? device.account() : memory::current_account()),
       limit(memory::current_account(), recipe.plan.memory_bytes()),
       seed(static_cast<uint64_t>(recipe.train.seed)),
-      split(open_in_turn(recipe, group)),
-      chain(make_chain(recipe.model, device)),
+      is_own(subject.is_own),
+      split(open_in_turn(recipe, group, subject)),
+      chain(make_aside(subject, recipe, device)),
       model(build_rank_model(recipe, chain, device, group, source)),
       parameters(*model.parameters),
       optimizer(*model.optimizer),
       executor(model.planned.result.program, chain, parameters, group, model.replicas.get()) {
+  chain.forget_initial();
   if (split.validation) {
     evaluation.own_program = std::make_unique<program::Program>(plan_evaluation(model, group));
     evaluation.program = evaluation.own_program.get();
@@ -60,7 +75,7 @@ TrainerParts::TrainerParts(const config::Recipe& asked,
   if (recipe.train.precision == "float16") {
     scaler.emplace(optim::loss_scale_options(recipe.train));
   }
-  if (uses_graph(recipe)) {
+  if (uses_graph(recipe, chain)) {
     executor.use_graph();
   }
 }
@@ -109,14 +124,15 @@ const TrainerParts::Variant* TrainerParts::steady_variant() const {
 
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
-                                                 const PlanSource& source) {
+                                                 const PlanSource& source,
+                                                 const Subject& subject) {
   try {
     std::unique_ptr<checkpoint::RunLock> lock;
     if (group.rank() == 0) {
       lock = std::make_unique<checkpoint::RunLock>(recipe.run.out);
     }
     auto parts = memory::refuse_over_limit(
-        [&] { return std::make_unique<TrainerParts>(recipe, group, source); });
+        [&] { return std::make_unique<TrainerParts>(recipe, group, source, subject); });
     parts->lock = std::move(lock);
     return parts;
   } catch (const memory::LimitError& error) {

@@ -23,6 +23,7 @@
 #include "penstock/run/executor.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/step_records.h"
+#include "penstock/train/subject.h"
 
 namespace penstock::checkpoint {
 class RunLock;
@@ -40,7 +41,10 @@ class Reporter;
 
 struct TrainerParts {
   // The limit comes first and covers everything; of one rank measuring, too.
-  TrainerParts(const config::Recipe& asked, comm::Group& ranks, const PlanSource& source);
+  TrainerParts(const config::Recipe& asked,
+               comm::Group& ranks,
+               const PlanSource& source,
+               const Subject& subject);
   ~TrainerParts();
 
   // A program of some steps, and what they took: the plan's, or one that is made when it is needed
@@ -66,6 +70,7 @@ struct TrainerParts {
   memory::LimitScope limit;
   uint64_t seed;
   std::unique_ptr<checkpoint::RunLock> lock;  // rank 0 has it
+  bool is_own;                                // a chain of the user's: see Subject
   data::Split split;
   model::Chain chain;
   RankModel model;
@@ -74,16 +79,17 @@ struct TrainerParts {
   std::optional<optim::LossScaler> scaler;  // float16 alone has one
   run::Executor executor;
   std::map<std::pair<int64_t, plan::UpdateForm>, Variant> variants;  // by steps at once, and form
-  Variant evaluation;  // of a micro-batch; nothing where no text is held out
+  Variant evaluation;  // of a micro-batch; nothing where nothing is held out
   checkpoint::TrainState state;
-  std::unique_ptr<data::Loader> loader;
-  std::unique_ptr<Reporter> reporter;  // rank 0 has it
+  std::unique_ptr<data::Loader> loader;  // nothing: this rank's layers read nothing of the batch
+  std::unique_ptr<Reporter> reporter;    // rank 0 has it
 };
 
 // All ranks call it. The loader and the reporter are left to the caller: they begin where the state
 // does. Throws Error (exit code 1) when the parts or the step do not fit in the recipe's limit.
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
-                                                 const PlanSource& source);
+                                                 const PlanSource& source,
+                                                 const Subject& subject);
 
 }  // namespace penstock::train

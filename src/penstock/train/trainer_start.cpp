@@ -16,9 +16,9 @@
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
 #include "penstock/train/earlier_run.h"
+#include "penstock/train/rank_trainer.h"
 #include "penstock/train/reporter.h"
 #include "penstock/train/setup.h"
-#include "penstock/train/trainer.h"
 #include "penstock/train/trainer_parts.h"
 
 namespace penstock::train {
@@ -48,18 +48,20 @@ void require_same_data(const std::string& before, const std::string& now) {
 // `from` is a checkpoint; empty: a fresh start.
 void load_or_start(const fs::path& from, TrainerParts& parts) {
   if (from.empty()) {
-    load_start_weights(parts.recipe.model, parts.chain, parts.parameters, &parts.group);
+    if (!parts.is_own) {
+      load_start_weights(parts.recipe.model, parts.chain, parts.parameters, &parts.group);
+    }
   } else {
     parts.state =
         checkpoint::load(from, parts.recipe, parts.parameters, parts.optimizer, parts.group);
-    require_same_data(parts.state.data, parts.split.train.fingerprint());
+    require_same_data(parts.state.data, parts.split.train->fingerprint());
     log_info("resuming from ", from.string(), " at step ", parts.state.step);
   }
   const program::Shard shard = parts.parameters.shard();
   if (shard == program::Shard::Optimizer || shard == program::Shard::Gradients) {
     parts.model.replicas->gather_all(parts.parameters);
   }
-  parts.state.data = parts.split.train.fingerprint();
+  parts.state.data = parts.split.train->fingerprint();
   if (parts.scaler) {
     if (parts.state.loss_scale) {
       parts.scaler->set_state(*parts.state.loss_scale);
@@ -72,13 +74,32 @@ void log_start(const TrainerParts& parts) {
   const auto& held_out = parts.split.validation;
   log_info(format_count(parts.chain.parameter_count()),
            " parameters; ",
-           format_count(parts.split.train.tokens()),
-           " tokens to train on, ",
-           held_out ? format_count(held_out->tokens()) : "none",
+           parts.split.train->size_text(),
+           " to train on, ",
+           held_out ? held_out->size_text() : "none",
            " held out; ",
            at::get_num_threads(),
            " threads; writing to ",
            parts.recipe.run.out);
+}
+
+// Of each batch the rows of this rank's replica, and of those the fields that its layers read.
+std::unique_ptr<data::Loader> open_loader(const TrainerParts& parts) {
+  const comm::Coordinates place = parts.mesh.coordinates(parts.group.rank());
+  const model::Part& part = parts.model.parts[static_cast<size_t>(place.pipeline)];
+  const std::vector<std::string> fields = parts.chain.edges().fields_of(part.layers, part.has_loss);
+  if (fields.empty()) {
+    return nullptr;
+  }
+  const int64_t rows = parts.recipe.train.batch / parts.mesh.data;
+  return std::make_unique<data::Loader>(
+      parts.split.train,
+      data::LoaderOptions{.seed = parts.seed,
+                          .batch = parts.recipe.train.batch,
+                          .first_sample = parts.state.samples_seen,
+                          .fields = fields,
+                          .first_row = place.data * rows,
+                          .rows = rows});
 }
 
 // Rank 0 does it for all.
@@ -95,10 +116,11 @@ void arrange_folder(const std::string& out, const fs::path& from, int64_t step) 
 
 }  // namespace
 
-Trainer::Trainer(const config::Recipe& recipe,
-                 const fs::path& resume,
-                 comm::Group& group,
-                 const PlanSource& source) {
+RankTrainer::RankTrainer(const config::Recipe& recipe,
+                         const fs::path& resume,
+                         comm::Group& group,
+                         const PlanSource& source,
+                         const Subject& subject) {
   const fs::path from =
       resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
   require_writable_folder(recipe.run.out, "run.out");
@@ -106,7 +128,7 @@ Trainer::Trainer(const config::Recipe& recipe,
   if (ours.plan.is_asynchronous() && !from.empty()) {
     keep_cuts(checkpoint::verified_recipe(from, group).plan, ours.plan);
   }
-  parts_ = make_trainer_parts(ours, group, source);
+  parts_ = make_trainer_parts(ours, group, source, subject);
   TrainerParts& parts = *parts_;
   if (ours.plan.is_asynchronous()) {  // part of the numbers, and so of the checkpoint
     parts.recipe.plan.cuts = plan::cuts_text(parts.model.stages.cuts);
@@ -118,21 +140,17 @@ Trainer::Trainer(const config::Recipe& recipe,
     arrange_folder(recipe.run.out, from, parts.state.step);
     parts.reporter = std::make_unique<Reporter>(recipe, parts.state.step);
   }
-  parts.loader =
-      std::make_unique<data::Loader>(parts.split.train,
-                                     data::LoaderOptions{.seed = parts.seed,
-                                                         .batch = recipe.train.batch,
-                                                         .first_sample = parts.state.samples_seen});
+  parts.loader = open_loader(parts);
   summary_.first_step = parts.state.step;
   summary_.parameters = parts.chain.parameter_count();
   summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
   log_start(parts);
 }
 
-Trainer::Trainer(const config::Recipe& recipe,
-                 const fs::path& resume,
-                 comm::Group& group,
-                 bool predicts)
-    : Trainer(recipe, resume, group, PlanSource{.predicts = predicts}) {}
+RankTrainer::RankTrainer(const config::Recipe& recipe,
+                         const fs::path& resume,
+                         comm::Group& group,
+                         bool predicts)
+    : RankTrainer(recipe, resume, group, PlanSource{.predicts = predicts}) {}
 
 }  // namespace penstock::train

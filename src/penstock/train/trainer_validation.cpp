@@ -13,6 +13,7 @@
 #include "penstock/program/program_json.h"
 #include "penstock/program/verify.h"
 #include "penstock/run/executor.h"
+#include "penstock/train/batch_tensors.h"
 #include "penstock/train/diverged.h"
 #include "penstock/train/rank_sums.h"
 #include "penstock/train/reporter.h"
@@ -31,16 +32,19 @@ double mean_loss(const TrainerParts& parts,
   const int64_t at_once = parts.recipe.micro_batch_size();
   const int64_t batches = (sequences + at_once - 1) / at_once;
   const int64_t replicas = parts.mesh.data;
+  const int32_t stage = parts.mesh.coordinate(parts.group.rank(), comm::Axis::Pipeline);
+  const model::Part& here = parts.model.parts[static_cast<size_t>(stage)];
+  const std::vector<std::string> fields = parts.chain.edges().fields_of(here.layers, here.has_loss);
   run::LossSum total;
   // The replicas take a batch each at the same time. Where some are left over they repeat the last,
   // for weights may have to be gathered by all, and it does not count.
   for (int64_t round = 0; round < batches; round += replicas) {
     const int64_t number = round + parts.parameters.replica();
     const int64_t first = std::min(number, batches - 1) * at_once;
+    const int64_t count = std::min(at_once, sequences - first);
     const data::Batch batch =
-        data::read_in_order(dataset, first, std::min(at_once, sequences - first));
-    const BatchTensors tensors = as_tensors(batch);
-    run::LossSum part = evaluator.evaluate(tensors.inputs, tensors.targets);
+        fields.empty() ? data::Batch{} : data::read_in_order(dataset, first, count, fields);
+    run::LossSum part = evaluator.evaluate(as_tensors(batch), count, field_shapes(dataset));
     part = number < batches ? part : run::LossSum{};
     total.count += part.count;
     // One after the other, in the order of the batches.

@@ -119,19 +119,19 @@ class Gpt2Attention final : public Gpt2Layer {
                          std::move(kept[kQkvGradient]));
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, qkv (3), mixed, norm; two floats of norm statistics per row; attention's statistics
     const int64_t widths = way == kKeepAll ? 6 : 5;
     int64_t statistics = rows * shape().heads * 4;
     if (shape().dropout > 0) {
       statistics =
-          way < kWithoutProbabilities ? rows * shape().heads * input.sizes[1] * element : 0;
+          way < kWithoutProbabilities ? rows * shape().heads * inputs[0].sizes[1] * element : 0;
     }
-    return {{input.sizes, compute_type},
+    return {{{inputs[0].sizes, compute_type}},
             widths * rows * shape().width * element + 2 * rows * 4 + statistics};
   }
 

@@ -69,11 +69,9 @@ class Gpt2Embedding final : public Gpt2Layer {
         gradients[kTokens], gradients[kPositions], work.tensors[kIds], work.tensors[kGradient]);
   }
 
-  LayerSize size_for(const TensorShape& input,
-                     at::ScalarType compute_type,
-                     int32_t) const override {
-    const TensorShape output{{input.sizes[0], input.sizes[1], shape().width}, compute_type};
-    return {output, output.bytes()};
+  LayerSize size_for(const Shapes& inputs, at::ScalarType compute_type, int32_t) const override {
+    const TensorShape output{{inputs[0].sizes[0], inputs[0].sizes[1], shape().width}, compute_type};
+    return {{output}, output.bytes()};
   }
 };
 

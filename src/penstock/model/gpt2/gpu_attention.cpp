@@ -37,7 +37,7 @@ class GpuAttention final : public Gpt2GpuLayer {
     if (way >= kWithoutNorm) {
       normed.out.reset();
     }
-    GpuOps::Mixed mixed = ops().attend(qkv, shape().heads, probability_dropout(pass));
+    GpuOps::Mixed mixed = ops().attend(qkv, heads(), probability_dropout(pass));
     if (way >= kStatisticsOnly) {
       qkv.reset();
     }
@@ -87,7 +87,7 @@ class GpuAttention final : public Gpt2GpuLayer {
         ops().attend_backward(std::move(kept[kQkv]),
                               {std::move(kept[kMixed]), std::move(kept[kStatistics])},
                               std::move(mixed_gradient),
-                              shape().heads,
+                              heads(),
                               probability_dropout(pass));
     ops().add_weight_gradient(
         gradients[kQkvWeight], kept[kNormed], qkv_gradient, gradients.is_fresh(kQkvWeight));
@@ -102,27 +102,25 @@ class GpuAttention final : public Gpt2GpuLayer {
                            gradients[kNormShift]);
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     const int64_t one = gpu_block_bytes(rows * shape().width * element);
     // output and mixed values; qkv; norm; two floats of norm statistics per row; attention's
     int64_t kept = 2 * one + 2 * gpu_block_bytes(rows * 4);
     kept += way < kStatisticsOnly ? gpu_block_bytes(3 * rows * shape().width * element) : 0;
     kept += way == kKeepAll ? one : 0;
-    const bool has_statistics =
-        shape().dropout == 0 && gpu::can_attend({.type = gpu_type(compute_type),
-                                                 .samples = input.sizes[0],
-                                                 .tokens = input.sizes[1],
-                                                 .heads = shape().heads,
-                                                 .head_width = shape().width / shape().heads});
+    const TensorShape qkv{{inputs[0].sizes[0], inputs[0].sizes[1], 3 * shape().width},
+                          compute_type};
+    const bool has_statistics = GpuOps::has_statistics(qkv, heads(), shape().dropout > 0);
     kept += has_statistics ? gpu_block_bytes(rows * shape().heads * 4) : 0;
-    return {{input.sizes, compute_type}, kept};
+    return {{{inputs[0].sizes, compute_type}}, kept};
   }
 
  private:
+  HeadCounts heads() const { return {shape().heads, shape().heads}; }
   at::Tensor project(const at::Tensor& normed, const at::Tensor& x, Weights weights) const {
     return ops()
         .linear(normed, weights[kQkvWeight], weights[kQkvBias])

@@ -6,28 +6,11 @@
 #include "penstock/memory/gpu_account.h"
 #include "penstock/model/gpt2/layer.h"
 #include "penstock/model/gpu_ops.h"
+#include "penstock/model/gpu_parameters.h"
 
 namespace penstock::model {
 
 using memory::gpu_block_bytes;
-
-// The gradients of matrices come out of products, which may overwrite.
-inline std::vector<ParameterSpec> with_overwritten_gradients(std::vector<ParameterSpec> specs) {
-  for (ParameterSpec& spec : specs) {
-    spec.is_gradient_overwritten = spec.shape.size() == 2;
-  }
-  return specs;
-}
-
-// Rows of the head's table, with those of zeros behind it.
-inline int64_t padded_vocabulary(const Gpt2Shape& shape) {
-  constexpr int64_t kUnit = 64;
-  return (shape.vocabulary + kUnit - 1) / kUnit * kUnit;
-}
-
-inline int64_t table_padding(const Gpt2Shape& shape) {
-  return (padded_vocabulary(shape) - shape.vocabulary) * shape.width;
-}
 
 class Gpt2GpuLayer : public Gpt2Layer {
  public:

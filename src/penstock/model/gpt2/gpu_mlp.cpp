@@ -96,16 +96,16 @@ class GpuMlp final : public Gpt2GpuLayer {
                            gradients[kNormShift]);
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     const int64_t one = gpu_block_bytes(rows * shape().width * element);
     const int64_t wide = gpu_block_bytes(4 * rows * shape().width * element);
     // output, hidden; activated; norm; two floats of norm statistics per row
     const int64_t kept = one + wide + (way == kKeepAll ? wide : 0) + (way < kWithoutNorm ? one : 0);
-    return {{input.sizes, compute_type}, kept + 2 * gpu_block_bytes(rows * 4)};
+    return {{{inputs[0].sizes, compute_type}}, kept + 2 * gpu_block_bytes(rows * 4)};
   }
 
  private:

@@ -125,14 +125,15 @@ class Gpt2Mlp final : public Gpt2Layer {
                          std::move(kept[kInGradient]));
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, hidden (4), norm, activated (4); two floats of norm statistics per row
     const int64_t widths = way == kKeepAll ? 10 : way == kWithoutGelu ? 6 : 5;
-    return {{input.sizes, compute_type}, widths * rows * shape().width * element + 2 * rows * 4};
+    return {{{inputs[0].sizes, compute_type}},
+            widths * rows * shape().width * element + 2 * rows * 4};
   }
 
  private:

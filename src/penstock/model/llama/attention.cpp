@@ -20,16 +20,6 @@ enum { kNormed, kInverse, kQueries, kKeys, kValues, kMixed, kStatistics };
 enum { kOutInput, kOutGradient, kInput, kQueryGradient, kKeyGradient, kValueGradient };
 enum { kKeepAll, kWithoutNorm };  // ways; each keeps less
 
-std::vector<ParameterSpec> attention_specs(const LlamaShape& shape, int64_t block) {
-  const std::string prefix = llama_block(block);
-  const int64_t width = shape.width;
-  return {llama_norm(prefix + "input_layernorm.weight", width),
-          llama_matrix(prefix + "self_attn.q_proj.weight", width, width),
-          llama_matrix(prefix + "self_attn.k_proj.weight", shape.kv_width(), width),
-          llama_matrix(prefix + "self_attn.v_proj.weight", shape.kv_width(), width),
-          llama_matrix(prefix + "self_attn.o_proj.weight", width, width)};
-}
-
 // Of rows [B T, heads D], or of their gradients.
 struct Rows {
   at::Tensor queries, keys, values;
@@ -43,7 +33,7 @@ class LlamaAttention final : public LlamaLayer {
       : LlamaLayer(cat("block ", block, " attention"),
                    "attention",
                    shape,
-                   attention_specs(shape, block),
+                   llama_attention_specs(shape, block),
                    {{"all"}, {"without-norm"}}),
         rotary_(std::move(rotary)) {}
 
@@ -130,14 +120,15 @@ class LlamaAttention final : public LlamaLayer {
         gradients, kept[kInput], {kept[kQueryGradient], kept[kKeyGradient], kept[kValueGradient]});
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, queries, mixed, norm; keys and values; a float per row of the norm, and of each head
     const int64_t features = (way == kKeepAll ? 4 : 3) * shape().width + 2 * shape().kv_width();
-    return {{input.sizes, compute_type}, rows * (features * element + 4 * (1 + shape().heads))};
+    return {{{inputs[0].sizes, compute_type}},
+            rows * (features * element + 4 * (1 + shape().heads))};
   }
 
  private:

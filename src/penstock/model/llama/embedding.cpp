@@ -14,11 +14,7 @@ enum { kIds, kGradient };  // WeightWork::tensors
 class LlamaEmbedding final : public LlamaLayer {
  public:
   explicit LlamaEmbedding(const LlamaShape& shape)
-      : LlamaLayer("embedding",
-                   "embedding",
-                   shape,
-                   {llama_matrix(kLlamaEmbeddingName, shape.vocabulary, shape.width)},
-                   {{"all"}}) {}
+      : LlamaLayer("embedding", "embedding", shape, llama_embedding_specs(shape), {{"all"}}) {}
 
   Tensors forward(Weights weights, const Tensors& input, const Pass&, Saved* saved) const override {
     if (saved != nullptr && saved->without_output) {
@@ -63,11 +59,9 @@ class LlamaEmbedding final : public LlamaLayer {
         gradients[kTokens], /*positions=*/{}, work.tensors[kIds], work.tensors[kGradient]);
   }
 
-  LayerSize size_for(const TensorShape& input,
-                     at::ScalarType compute_type,
-                     int32_t) const override {
-    const TensorShape output{{input.sizes[0], input.sizes[1], shape().width}, compute_type};
-    return {output, output.bytes()};
+  LayerSize size_for(const Shapes& inputs, at::ScalarType compute_type, int32_t) const override {
+    const TensorShape output{{inputs[0].sizes[0], inputs[0].sizes[1], shape().width}, compute_type};
+    return {{output}, output.bytes()};
   }
 };
 

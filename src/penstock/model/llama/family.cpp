@@ -5,6 +5,7 @@
 #include "penstock/device/device.h"
 #include "penstock/model/chain.h"
 #include "penstock/model/llama/facts.h"
+#include "penstock/model/llama/gpu.h"
 #include "penstock/model/llama/layer.h"
 
 namespace penstock::model {
@@ -87,11 +88,8 @@ class LlamaFamily final : public Family {
   }
 
   Chain make_chain(const config::ModelOptions& model, const device::Device& device) const override {
-    if (device.is_gpu()) {
-      throw ConfigError(
-          "model.family = \"llama\" has no layers for a GPU yet; set run.device = \"cpu\"");
-    }
-    return make_llama(shape_of(model));
+    const LlamaShape shape = shape_of(model);
+    return device.is_gpu() ? make_llama_for_gpu(shape, device.gpu) : make_llama(shape);
   }
 
   double flop_per_token(const config::ModelOptions& model) const override {
@@ -103,7 +101,7 @@ class LlamaFamily final : public Family {
     return {};
   }
 
-  // Benches of single steps run on a GPU.
+  // penstock bench step names sizes of the default family alone.
   std::vector<NamedSize> sizes() const override { return {}; }
 
   nlohmann::ordered_json hugging_face_config(const config::ModelOptions& model,

@@ -1,4 +1,5 @@
-// What the Llama layers share: name, parameter specs and initialisation. Internal to model/llama/.
+// What the Llama layers share: name, kind, parameter specs and initialisation. Internal to
+// model/llama/.
 #pragma once
 
 #include <string>
@@ -49,24 +50,10 @@ inline constexpr double kLlamaDeviation = 0.02;
 inline const char* const kLlamaEmbeddingName = "model.embed_tokens.weight";
 inline const char* const kLlamaHeadName = "lm_head.weight";  // where it is not the embedding
 
-inline ParameterSpec llama_matrix(std::string name, int64_t out, int64_t in) {
-  return {.name = std::move(name),
-          .shape = {out, in},
-          .init = ParameterSpec::Init::Normal,
-          .deviation = kLlamaDeviation};
-}
-
-// Norms compute in float32 whatever the precision of their input, and so take their scale in it.
-inline ParameterSpec llama_norm(std::string name, int64_t width) {
-  return {.name = std::move(name),
-          .shape = {width},
-          .init = ParameterSpec::Init::Ones,
-          .has_weight_decay = false,
-          .is_always_float32 = true};
-}
-
-inline std::string llama_block(int64_t block) {
-  return cat("model.layers.", block, ".");
-}
+// The parameters of each part, in the order that the part takes them: specs.cpp.
+std::vector<ParameterSpec> llama_embedding_specs(const LlamaShape& shape);
+std::vector<ParameterSpec> llama_attention_specs(const LlamaShape& shape, int64_t block);
+std::vector<ParameterSpec> llama_mlp_specs(const LlamaShape& shape, int64_t block);
+std::vector<ParameterSpec> llama_head_specs(const LlamaShape& shape);
 
 }  // namespace penstock::model

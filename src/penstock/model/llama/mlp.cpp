@@ -16,21 +16,13 @@ enum { kNormed, kInverse, kGated, kRaised, kActivated };                 // Save
 enum { kDownInput, kDownGradient, kInput, kGateGradient, kUpGradient };  // WeightWork::tensors
 enum { kKeepAll, kWithoutSilu, kWithoutNorm };                           // ways; each keeps less
 
-std::vector<ParameterSpec> mlp_specs(const LlamaShape& shape, int64_t block) {
-  const std::string prefix = llama_block(block);
-  return {llama_norm(prefix + "post_attention_layernorm.weight", shape.width),
-          llama_matrix(prefix + "mlp.gate_proj.weight", shape.hidden, shape.width),
-          llama_matrix(prefix + "mlp.up_proj.weight", shape.hidden, shape.width),
-          llama_matrix(prefix + "mlp.down_proj.weight", shape.width, shape.hidden)};
-}
-
 class LlamaMlp final : public LlamaLayer {
  public:
   LlamaMlp(const LlamaShape& shape, int64_t block)
       : LlamaLayer(cat("block ", block, " mlp"),
                    "mlp",
                    shape,
-                   mlp_specs(shape, block),
+                   llama_mlp_specs(shape, block),
                    {{"all"}, {"without-silu"}, {"without-silu-norm"}}) {}
 
   Tensors forward(Weights weights, const Tensors& input, const Pass&, Saved* saved) const override {
@@ -115,15 +107,15 @@ class LlamaMlp final : public LlamaLayer {
     add_input_matrix_gradients(gradients, kept[kInput], {kept[kGateGradient], kept[kUpGradient]});
   }
 
-  LayerSize size_for(const TensorShape& input,
+  LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
                      int32_t way) const override {
-    const int64_t rows = input.sizes[0] * input.sizes[1];
+    const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output and norm; gate, up and activation; a float per row of the norm
     const int64_t widths = way < kWithoutNorm ? 2 : 1;
     const int64_t hiddens = way == kKeepAll ? 3 : 2;
-    return {{input.sizes, compute_type},
+    return {{{inputs[0].sizes, compute_type}},
             rows * ((widths * shape().width + hiddens * shape().hidden) * element + 4)};
   }
 

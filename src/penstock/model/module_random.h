@@ -1,0 +1,29 @@
+// Random numbers of torch::nn modules, which draw from LibTorch's one generator for the CPU.
+#pragma once
+
+#include <functional>
+#include <mutex>
+
+#include <torch/nn/module.h>
+
+#include "penstock/model/layer.h"
+
+namespace penstock::model {
+
+// Whether one of its parts draws, by its name.
+bool has_dropout(const torch::nn::Module& module);
+
+// Whether the call draws from the generator.
+bool draws_random_numbers(const std::function<void()>& call);
+
+// While it lives the generator draws what belongs to the pass, and belongs to this thread: ranks that are
+// threads take turns.
+class RandomScope {
+ public:
+  explicit RandomScope(const Pass& pass);
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+};
+
+}  // namespace penstock::model
