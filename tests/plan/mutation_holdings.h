@@ -41,8 +41,10 @@ class RandomHoldings {
     plan::Holdings holdings;
     for (int32_t layer = 0; layer < case_.loss_index(); ++layer) {
       is_forward_only_.push_back(dice_.chance(30));
+      is_weight_too_.push_back(!is_forward_only_.back() && dice_.chance(30));
     }
     is_forward_only_.push_back(false);  // the loss has no backward of its own
+    is_weight_too_.push_back(false);
     add_shared();
     add_own();
     holdings.num_parameters = dice_.between(0, 9);
@@ -69,10 +71,13 @@ class RandomHoldings {
   void add_unit(const std::vector<int32_t>& layers, bool is_shared) {
     program::Unit unit{
         .name = cat("unit ", units_.size()), .layers = layers, .is_shared = is_shared};
-    std::copy_if(
-        layers.begin(), layers.end(), std::back_inserter(unit.forward_only), [&](int32_t layer) {
-          return is_forward_only_[static_cast<size_t>(layer)];
-        });
+    const auto copy_those = [&](const std::vector<bool>& are, std::vector<int32_t>& into) {
+      std::copy_if(layers.begin(), layers.end(), std::back_inserter(into), [&](int32_t layer) {
+        return are[static_cast<size_t>(layer)];
+      });
+    };
+    copy_those(is_forward_only_, unit.forward_only);
+    copy_those(is_weight_too_, unit.weight_too);
     const bool is_known = case_.shard != program::Shard::None || dice_.chance(50);
     unit.elements = is_known ? dice_.between(1, 8) : 0;
     units_.push_back(std::move(unit));
@@ -253,7 +258,7 @@ class RandomHoldings {
 
   Dice& dice_;
   const HoldingsCase case_;
-  std::vector<bool> is_forward_only_;
+  std::vector<bool> is_forward_only_, is_weight_too_;
   std::vector<program::Unit> units_;
 };
 

@@ -25,20 +25,25 @@ inline std::vector<plan::UnitCost> random_units(Dice& dice,
       shard == program::Shard::Gradients || shard == program::Shard::Parameters;
   std::vector<plan::UnitCost> units;
   // A layer's backward needs the weights of all its units, or of none.
-  std::vector<bool> is_forward_only;
+  std::vector<bool> is_forward_only, is_weight_too;
   for (int32_t layer = 0; layer < loss_index; ++layer) {
     is_forward_only.push_back(dice.chance(30));
+    is_weight_too.push_back(!is_forward_only.back() && dice.chance(30));
   }
   is_forward_only.push_back(false);
+  is_weight_too.push_back(false);
   const auto add = [&](const std::vector<int32_t>& layers, bool is_shared) {
-    std::vector<int32_t> forward_only;
-    std::copy_if(
-        layers.begin(), layers.end(), std::back_inserter(forward_only), [&](int32_t layer) {
-          return is_forward_only[static_cast<size_t>(layer)];
-        });
+    const auto those = [&](const std::vector<bool>& are) {
+      std::vector<int32_t> some;
+      std::copy_if(layers.begin(), layers.end(), std::back_inserter(some), [&](int32_t layer) {
+        return are[static_cast<size_t>(layer)];
+      });
+      return some;
+    };
     units.push_back({.unit = {.name = cat("unit ", units.size()),
                               .layers = layers,
-                              .forward_only = forward_only,
+                              .forward_only = those(is_forward_only),
+                              .weight_too = those(is_weight_too),
                               .is_shared = is_shared,
                               .elements = dice.between(1, 12)},
                      .gathered_bytes = dice.between(0, 9),

@@ -320,6 +320,30 @@ TEST(Shard, GathersOneUseAhead) {
   EXPECT_EQ(program::verify(program).peaks[0].bytes, std::max(first, second));
 }
 
+TEST(Shard, GathersForAWeightGradientThatNeedsWeights) {
+  const auto count_reads = [](const Program& program) {
+    int gathered = 0;
+    for (const program::Instruction& one : program.ranks[0].instructions) {
+      for (const program::ValueId id : one.reads) {
+        gathered += one.op == program::Op::BackwardWeight &&
+                    program.ranks[0].value(id).kind == program::ValueKind::Gathered;
+      }
+    }
+    return gathered;
+  };
+  SmallCase one(Shard::Parameters);
+  const CostTable before = with_sharding(one.table, one.sharding);
+  EXPECT_EQ(count_reads(one.split_program()), 0);
+  one.sharding.units[0].unit.weight_too = {0};
+  const Program program = one.split_program();
+  EXPECT_EQ(fault(program), "");
+  EXPECT_EQ(count_reads(program), 1);
+  // Its own weights and a neighbour's, where it had the larger of both.
+  const CostTable after = with_sharding(one.table, one.sharding);
+  EXPECT_GT(after.layers[0].weight_extra_bytes, before.layers[0].weight_extra_bytes);
+  EXPECT_EQ(after.layers[1].weight_extra_bytes, before.layers[1].weight_extra_bytes);
+}
+
 TEST(Shard, GathersNothingForABackwardThatNeedsNoWeights) {
   SmallCase one(Shard::Parameters);
   one.sharding.units[0].unit.forward_only = {0};

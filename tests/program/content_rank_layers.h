@@ -35,6 +35,11 @@ class RankLayers : public RankValues {
         harm("needs what may be gone");
       }
     }
+    for (const int32_t number : facts_.units_at(one.layer)) {
+      if (has(unit(number).weight_too, one.layer)) {
+        meet_version(one, one.layer, number, see(one, number));
+      }
+    }
     contribute(one, one.layer, {1});
   }
 

@@ -134,6 +134,7 @@ class RandomProgram {
     program_.units.push_back({.name = name(),
                               .layers = some(program_.loss_index() + 1),
                               .forward_only = some(program_.loss_index() + 1),
+                              .weight_too = some(program_.loss_index() + 1),
                               .is_shared = dice_.is_heads(),
                               .elements = dice_.is_heads() ? 0 : dice_.bytes()});
   }

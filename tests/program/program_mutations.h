@@ -82,13 +82,17 @@ inline std::optional<Mutation> change_unit_layers(program::Program& program, Dic
   if (found != unit->layers.end()) {
     unit->layers.erase(found);
     std::erase(unit->forward_only, layer);
+    std::erase(unit->weight_too, layer);
     return Mutation{"unit", "layers -"};
   }
   unit->layers.insert(std::upper_bound(unit->layers.begin(), unit->layers.end(), layer), layer);
   return Mutation{"unit", "layers +"};
 }
 
-inline std::optional<Mutation> change_forward_only(program::Program& program, Dice& dice) {
+inline std::optional<Mutation> change_layer_list(program::Program& program,
+                                                 Dice& dice,
+                                                 std::vector<int32_t> program::Unit::*which,
+                                                 const std::string& name) {
   program::Unit* const unit = any_unit(program, dice);
   if (unit == nullptr) {
     return std::nullopt;
@@ -96,14 +100,20 @@ inline std::optional<Mutation> change_forward_only(program::Program& program, Di
   const int32_t layer = dice.chance(80)
                             ? Picker(program, dice).one_of(unit->layers)
                             : static_cast<int32_t>(dice.between(-1, program.loss_index() + 1));
-  std::vector<int32_t>& list = unit->forward_only;
+  std::vector<int32_t>& list = unit->*which;
   const auto found = std::find(list.begin(), list.end(), layer);
   if (found != list.end()) {
     list.erase(found);
-    return Mutation{"unit", "forward_only -"};
+    return Mutation{"unit", name + " -"};
   }
   list.insert(std::upper_bound(list.begin(), list.end(), layer), layer);
-  return Mutation{"unit", "forward_only +"};
+  return Mutation{"unit", name + " +"};
+}
+inline std::optional<Mutation> change_forward_only(program::Program& program, Dice& dice) {
+  return change_layer_list(program, dice, &program::Unit::forward_only, "forward_only");
+}
+inline std::optional<Mutation> change_weight_too(program::Program& program, Dice& dice) {
+  return change_layer_list(program, dice, &program::Unit::weight_too, "weight_too");
 }
 
 inline std::optional<Mutation> change_is_shared(program::Program& program, Dice& dice) {
@@ -148,6 +158,7 @@ inline std::optional<Mutation> change_units_of_program(program::Program& program
   if (dice.chance(30)) {
     unit.layers.clear();
     unit.forward_only.clear();
+    unit.weight_too.clear();
   }
   program.units.push_back(std::move(unit));
   return Mutation{"program", "units +"};
@@ -352,6 +363,7 @@ inline std::vector<Mutator> program_mutators() {
           add_a_value,
           change_unit_layers,
           change_forward_only,
+          change_weight_too,
           change_is_shared,
           change_elements,
           change_unit_name,

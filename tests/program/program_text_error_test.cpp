@@ -346,7 +346,8 @@ TEST(ProgramTextError, GroupsThatAreNone) {
 
 TEST(ProgramTextError, UnitsThatAreNone) {
   const std::string unit = "unit 0 \"a\" layers=0,1 elements=8";
-  const std::string example = "unit 0 \"name\" layers=0,1 forward=0 shared=yes elements=64";
+  const std::string example =
+      "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes elements=64";
   EXPECT_EQ(unit_error(unit, "unit 0"), "p.txt:7: unit" + kForm + example);
   EXPECT_EQ(unit_error(unit, "unit 0 a layers=0"), "p.txt:7: unit" + kForm + example);
   EXPECT_EQ(unit_error(unit, "unit 0 \"a\""), "p.txt:7: layers" + kForm + example);
@@ -358,6 +359,8 @@ TEST(ProgramTextError, UnitsThatAreNone) {
   EXPECT_EQ(unit_error(unit, "unit 0 \"a\" layers=0 shared=no"),
             "p.txt:7: unknown shared \"no\" (known: yes)");
   EXPECT_EQ(unit_error(unit, "unit 0 \"a\" layers=0 forward=2"),
+            "p.txt:7: layer 2 is out of range; the program has 1");
+  EXPECT_EQ(unit_error(unit, "unit 0 \"a\" layers=0 weight=2"),
             "p.txt:7: layer 2 is out of range; the program has 1");
   EXPECT_EQ(unit_error(unit, "unit 0 \"a\" layers=2"),
             "p.txt:7: layer 2 is out of range; the program has 1");

@@ -76,6 +76,7 @@ TEST(ProgramText, LinesBeforeTheInstructionsMeanWhatTheySay) {
                                {.name = "table",
                                 .layers = {0, 1, 3},
                                 .forward_only = {0, 1},
+                                .weight_too = {1},
                                 .is_shared = true,
                                 .elements = 64},
                                {.name = "", .elements = std::numeric_limits<int64_t>::max()}}));

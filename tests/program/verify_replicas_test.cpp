@@ -140,6 +140,12 @@ TEST(VerifyReplicas, RefusesWrongReplicasAndUnits) {
               "the program: unit table names layers that need its weights forward alone, and they "
               "are out of order, none of its own, or the loss");
   }
+  for (const std::vector<int32_t>& layers : std::vector<std::vector<int32_t>>{{1}, {0, 0}, {2}}) {
+    EXPECT_EQ(
+        fault_after(program, [&](Program& all, RankProgram&) { all.units[2].weight_too = layers; }),
+        "the program: unit table names layers whose weight gradient needs its weights, and "
+        "they are out of order, none of its own, the loss, or need them forward alone");
+  }
   Program alone = test::small_program();
   alone.shard = Shard::Optimizer;
   EXPECT_EQ(fault_of(alone), "the program: one replica shares nothing; it has no shard");

@@ -179,9 +179,8 @@ class Layer {
   // for it, and it may get undefined tensors.
   virtual bool backward_needs_weights() const { return true; }
 
-  // Whether the layer lets weights go when a call has ended: what is gathered for one use is freed
-  // after it.
-  virtual bool takes_gathered_weights() const { return true; }
+  // Whether backward_weight reads the weights, too. Where not, it may get undefined tensors.
+  virtual bool weight_gradient_needs_weights() const { return false; }
 
   // What backward hands on beside the gradient of the input, for the layer below: where that layer
   // is with another rank, it is sent too. The same for every input.
@@ -190,8 +189,8 @@ class Layer {
   // Backward in two halves, for schedules that fill a wait with the second: the gradient of the
   // input at once, those of the parameters later. Both may add to `gradients`, each parameter in
   // one of the two. Run in the same order of micro-batches as whole backwards, they give the same
-  // bits. The weights must be the same in both; where they are sharded the second gets undefined
-  // tensors, so what it needs of them it finds in `work`.
+  // bits. The weights must be the same in both. A layer that does not ask for them in the second
+  // (weight_gradient_needs_weights) finds what it needs of them in `work`.
   //
   // A layer that does not say how to part them does everything in the first half.
   virtual Tensors backward_input(Weights weights,

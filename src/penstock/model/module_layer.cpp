@@ -86,8 +86,8 @@ class ModuleLayer final : public Layer {
     }
   }
 
-  // The graph holds on to them, and so does the module.
-  bool takes_gathered_weights() const override { return false; }
+  // Autograd walks from the output to the parameters, through the weights between.
+  bool weight_gradient_needs_weights() const override { return !specs_.empty(); }
 
   Tensors forward(Weights weights,
                   const Tensors& input,
@@ -96,7 +96,7 @@ class ModuleLayer final : public Layer {
     for (const at::Tensor& tensor : input) {
       PENSTOCK_CHECK(tensor.is_cpu(), "layer ", name_, ": torch::nn modules run on the CPU");
     }
-    use(weights);
+    const WeightScope own(*this, weights);
     if (module_) {
       module_->train(pass.is_training);
     }
@@ -131,7 +131,7 @@ class ModuleLayer final : public Layer {
                    Saved saved,
                    const Tensors& output_gradient,
                    const Pass&) const override {
-    use(weights);
+    const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
     Tensors sources = module_parameters_;
@@ -154,7 +154,7 @@ class ModuleLayer final : public Layer {
                          const Tensors& output_gradient,
                          const Pass&,
                          WeightWork& work) const override {
-    use(weights);
+    const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
     const bool has_weight_half = !module_parameters_.empty();
@@ -177,7 +177,7 @@ class ModuleLayer final : public Layer {
     if (module_parameters_.empty()) {
       return;
     }
-    use(weights);
+    const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(work.graph);
     work.graph.reset();
     add(differentiate(*graph, module_parameters_, work.tensors), gradients);
@@ -253,6 +253,57 @@ class ModuleLayer final : public Layer {
     const Pass& pass_;
   };
 
+  // The module's parameters while a call runs: windows onto the weights that were handed in. A graph
+  // that outlives the call holds the windows, not the weights, so what was gathered for one use can go
+  // after it; the backward opens them again onto the same numbers, wherever those lie by then.
+  class WeightScope {
+   public:
+    WeightScope(const ModuleLayer& layer, Weights weights) : layer_(layer) {
+      layer_.windows_.resize(layer_.module_parameters_.size());
+      for (size_t i = 0; i < layer_.windows_.size(); ++i) {
+        layer_.open_window(i, weights[i]);
+      }
+    }
+    ~WeightScope() {
+      for (const c10::Storage& window : layer_.windows_) {
+        c10::Storage(window).set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+      }
+    }
+    WeightScope(const WeightScope&) = delete;
+    WeightScope& operator=(const WeightScope&) = delete;
+
+   private:
+    const ModuleLayer& layer_;
+  };
+
+  void open_window(size_t i, const at::Tensor& weight) const {
+    PENSTOCK_CHECK(
+        weight.defined() && weight.is_contiguous(), "layer ", name_, ": a weight is missing");
+    const at::Tensor& parameter = module_parameters_[i];
+    c10::Storage& window = windows_[i];
+    const bool is_new = !window || parameter.scalar_type() != weight.scalar_type() ||
+                        parameter.storage().unsafeGetStorageImpl() != window.unsafeGetStorageImpl();
+    if (is_new) {
+      window = c10::Storage(c10::Storage::use_byte_size_t(),
+                            weight.nbytes(),
+                            c10::DataPtr(nullptr, c10::kCPU),
+                            /*allocator=*/nullptr,
+                            /*resizable=*/false);
+    }
+    auto* const held = new c10::Storage(weight.storage());
+    window.set_data_ptr_noswap(c10::DataPtr(
+        weight.data_ptr(),
+        held,
+        [](void* context) { delete static_cast<c10::Storage*>(context); },
+        c10::kCPU));
+    if (is_new) {
+      // set_data leaves the parameter's identity as a leaf of graphs alone.
+      const c10::NoGradGuard no_grad;
+      at::Tensor(parameter).set_data(
+          at::empty({0}, weight.options()).set_(window, 0, weight.sizes(), weight.strides()));
+    }
+  }
+
   Tensors call(const Tensors& input, const Pass& pass) const {
     return naming_layer(name_, "forward", input, [&] {
       if (!draws_) {
@@ -323,22 +374,12 @@ class ModuleLayer final : public Layer {
     }
   }
 
-  // The module's own tensors become views of the weights handed in. set_data leaves their identity
-  // as graph leaves alone.
-  void use(Weights weights) const {
-    for (size_t i = 0; i < module_parameters_.size(); ++i) {
-      if (!module_parameters_[i].is_alias_of(weights[i]) ||
-          module_parameters_[i].data_ptr() != weights[i].data_ptr()) {
-        at::Tensor(module_parameters_[i]).set_data(weights[i].detach());
-      }
-    }
-  }
-
   std::string name_;
   std::shared_ptr<torch::nn::Module> module_;  // nothing: a function
   ModuleForward forward_;
   mutable std::atomic<bool> draws_;  // random numbers
   Tensors module_parameters_, module_buffers_;
+  mutable std::vector<c10::Storage> windows_;  // of module_parameters_
   std::vector<ParameterSpec> specs_;
   std::vector<StateSpec> state_;
   std::vector<Way> ways_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output

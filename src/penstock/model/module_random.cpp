@@ -9,8 +9,8 @@ namespace penstock::model {
 
 namespace {
 
-std::mutex& generator_mutex() {
-  static std::mutex mutex;
+std::recursive_mutex& generator_mutex() {
+  static std::recursive_mutex mutex;
   return mutex;
 }
 
@@ -44,10 +44,12 @@ bool draws_random_numbers(const std::function<void()>& call) {
   return !at::equal(before, generator.get_state());
 }
 
-RandomScope::RandomScope(const Pass& pass) : lock_(generator_mutex()) {
+RandomScope::RandomScope(uint64_t seed) : lock_(generator_mutex()) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> own(generator.mutex());
-  generator.set_current_seed(seed_of(pass));
+  generator.set_current_seed(seed);
 }
+
+RandomScope::RandomScope(const Pass& pass) : RandomScope(seed_of(pass)) {}
 
 }  // namespace penstock::model

@@ -90,20 +90,6 @@ void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at
   }
 }
 
-void require_shardable(const Layer& layer, program::Shard shard) {
-  if (shard == program::Shard::Parameters && !layer.takes_gathered_weights()) {
-    throw ConfigError(
-        cat("layer ",
-            layer.name(),
-            " holds on to its weights, as LibTorch modules do, so that they cannot be "
-            "gathered for each use; plan.shard = \"gradients\" and less take it"));
-  }
-}
-
-}  // namespace
-
-namespace {
-
 void require_no_state(const Layer& layer) {
   if (!layer.state().empty()) {
     throw ConfigError(cat("plan.data: layer ",
@@ -144,7 +130,6 @@ Parameters::Parameters(const Chain& chain,
     PENSTOCK_CHECK(!device.is_gpu(), "replicas on GPUs");
     for (const int64_t layer : part.layers) {
       require_no_state(chain.layer(layer));
-      require_shardable(chain.layer(layer), shard_);
     }
     place_units();
   }

@@ -34,6 +34,8 @@ std::vector<plan::LayerSizes> layer_sizes(const Chain& chain) {
     }
     sizes.backward_needs_weights =
         layer == chain.size() || chain.layer(layer).backward_needs_weights();
+    sizes.weight_gradient_needs_weights =
+        layer < chain.size() && chain.layer(layer).weight_gradient_needs_weights();
   }
   return layers;
 }

@@ -89,11 +89,14 @@ class UnitMaker {
   }
 
   void finish(UnitSize& unit) const {
-    std::copy_if(
-        unit.unit.layers.begin(),
-        unit.unit.layers.end(),
-        std::back_inserter(unit.unit.forward_only),
-        [&](int32_t layer) { return !layers_[static_cast<size_t>(layer)].backward_needs_weights; });
+    for (const int32_t layer : unit.unit.layers) {
+      const LayerSizes& sizes = layers_[static_cast<size_t>(layer)];
+      if (!sizes.backward_needs_weights) {
+        unit.unit.forward_only.push_back(layer);
+      } else if (sizes.weight_gradient_needs_weights) {
+        unit.unit.weight_too.push_back(layer);
+      }
+    }
     for (const ParameterSize& parameter : unit.parameters) {
       unit.unit.elements += parameter.flat;
     }

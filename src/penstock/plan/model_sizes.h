@@ -16,6 +16,7 @@ struct LayerSizes {
   std::string name;
   std::vector<ParameterSize> parameters = {};
   bool backward_needs_weights = true;
+  bool weight_gradient_needs_weights = false;  // where it is computed apart
   // Of what the layer changes beside gradients: as the step began, and as its forwards leave it.
   int64_t state_bytes = 0;
 };

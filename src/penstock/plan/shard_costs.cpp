@@ -19,11 +19,12 @@ class Additions {
   // A forward, or a weight half: what its neighbours left, or will use.
   int64_t to_forward(int32_t layer) const { return left_buckets(layer) + weights(layer); }
   int64_t to_weight_half(int32_t layer) const {
-    return left_buckets(layer) + weights_beside(layer);
+    return needs_weights(layer, program::Op::BackwardWeight) ? to_forward(layer)
+                                                             : without_weights(layer);
   }
   // A backward, or the loss, makes buckets too.
   int64_t to_backward(int32_t layer, program::Op op) const {
-    return buckets(layer) + (needs_weights(layer, op) ? to_forward(layer) : to_weight_half(layer));
+    return buckets(layer) + (needs_weights(layer, op) ? to_forward(layer) : without_weights(layer));
   }
   // Those that an input half makes stay until the weight half has ended.
   int64_t buckets(int32_t layer) const {
@@ -51,6 +52,10 @@ class Additions {
     return std::any_of(units.begin(), units.end(), [&](int32_t unit) {
       return sharding_.units[static_cast<size_t>(unit)].unit.is_needed_for(op, layer);
     });
+  }
+
+  int64_t without_weights(int32_t layer) const {
+    return left_buckets(layer) + weights_beside(layer);
   }
 
   int64_t left_buckets(int32_t layer) const {

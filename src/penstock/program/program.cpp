@@ -94,6 +94,8 @@ bool Unit::is_needed_for(Op op, int32_t layer) const {
     case Op::Backward:
     case Op::BackwardInput:
       return !has(forward_only, layer);
+    case Op::BackwardWeight:
+      return has(weight_too, layer);
     default:
       return false;
   }

@@ -73,8 +73,10 @@ struct Unit {
   std::string name;
   std::vector<int32_t> layers;  // that have parameters in it, ascending; loss_index(): the loss
   std::vector<int32_t> forward_only = {};  // of them, those whose backward needs no weights
-  bool is_shared = false;                  // all of its layers use the same parameters
-  int64_t elements = 0;                    // 0: not known
+  // Of them, those that need them for the weight gradient too, where that is computed apart.
+  std::vector<int32_t> weight_too = {};
+  bool is_shared = false;  // all of its layers use the same parameters
+  int64_t elements = 0;    // 0: not known
 
   // Whether work at a layer of it needs its weights.
   bool is_needed_for(Op op, int32_t layer) const;

@@ -94,6 +94,9 @@ std::string print_unit(const Unit& unit) {
   if (!unit.forward_only.empty()) {
     out += cat(",\"forward\":", numbers_json(spell_numbers(unit.forward_only)).dump());
   }
+  if (!unit.weight_too.empty()) {
+    out += cat(",\"weight\":", numbers_json(spell_numbers(unit.weight_too)).dump());
+  }
   out += unit.is_shared ? ",\"shared\":true" : "";
   out += unit.elements > 0 ? cat(",\"elements\":", unit.elements) : "";
   return out + "}";
@@ -307,10 +310,13 @@ class JsonParser {
   }
 
   void read_unit(const json& unit) {
-    check_keys("a unit", unit, {"name", "layers", "forward", "shared", "elements"});
+    check_keys("a unit", unit, {"name", "layers", "forward", "weight", "shared", "elements"});
     ProgramReader::UnitWords words{.layers = numbers("layers", unit)};
     if (unit.contains("forward")) {
       words.forward_only = numbers("forward", unit);
+    }
+    if (unit.contains("weight")) {
+      words.weight_too = numbers("weight", unit);
     }
     words.is_shared = unit.contains("shared") && flag("shared", unit);
     if (unit.contains("elements")) {

@@ -183,6 +183,7 @@ void ProgramReader::read_unit(const std::string& name, const UnitWords& words) {
   program_.units.push_back({.name = name,
                             .layers = layer_list("a unit's layers", words.layers),
                             .forward_only = layer_list("a unit's layers", words.forward_only),
+                            .weight_too = layer_list("a unit's layers", words.weight_too),
                             .is_shared = words.is_shared,
                             .elements = bytes("elements", words.elements)});
 }

@@ -64,7 +64,7 @@ class ProgramReader {
   };
   void read_carried(const std::string& name, const CarriedWords& words);  // after layers
   struct UnitWords {
-    std::vector<std::string> layers, forward_only;
+    std::vector<std::string> layers, forward_only, weight_too;
     bool is_shared = false;
     std::string elements = "0";
   };

@@ -104,6 +104,9 @@ std::string print_unit(const Unit& unit) {
   if (!unit.forward_only.empty()) {
     out += cat(" forward=", print_list(spell_numbers(unit.forward_only)));
   }
+  if (!unit.weight_too.empty()) {
+    out += cat(" weight=", print_list(spell_numbers(unit.weight_too)));
+  }
   out += unit.is_shared ? " shared=yes" : "";
   out += unit.elements > 0 ? cat(" elements=", unit.elements) : "";
   return out;
@@ -387,7 +390,8 @@ class TextParser {
   }
 
   void read_unit(const Words& words) {
-    constexpr const char* example = "unit 0 \"name\" layers=0,1 forward=0 shared=yes elements=64";
+    constexpr const char* example =
+        "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes elements=64";
     require_form(words, form_of_options(words), example);
     advance("unit", part_ >= Part::Layers && part_ <= Part::Units, Part::Units);
     reader_.check_number("unit", words[1], reader_.program().units.size());
@@ -400,6 +404,9 @@ class TextParser {
     unit.layers = split_list(*layers);
     if (const auto forward = options.take("forward")) {
       unit.forward_only = split_list(*forward);
+    }
+    if (const auto weight = options.take("weight")) {
+      unit.weight_too = split_list(*weight);
     }
     if (const auto shared = options.take("shared")) {
       if (*shared != "yes") {

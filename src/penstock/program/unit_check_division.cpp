@@ -37,6 +37,18 @@ std::string wrong_layers(const Program& program, const Unit& unit) {
                " names layers that need its weights forward alone, and they are out of order, none "
                "of its own, or the loss");
   }
+  const std::vector<int32_t>& weight = unit.weight_too;
+  if (!is_ascending(weight) ||
+      !std::includes(layers.begin(), layers.end(), weight.begin(), weight.end()) ||
+      std::any_of(weight.begin(), weight.end(), [&](int32_t layer) {
+        return layer == program.loss_index() ||
+               std::binary_search(forward.begin(), forward.end(), layer);
+      })) {
+    return cat("unit ",
+               unit.name,
+               " names layers whose weight gradient needs its weights, and they are out of order, "
+               "none of its own, the loss, or need them forward alone");
+  }
   if (unit.elements < 0) {
     return cat("unit ", unit.name, " has ", unit.elements, " elements");
   }

@@ -148,6 +148,13 @@ Executor::Executor(const program::Program& program,
                      "the program gathers no weights for the backward of layer ",
                      layer);
     }
+    for (const int32_t layer : unit.layers) {
+      const bool is_asked =
+          layer < chain.size() && chain.layer(layer).weight_gradient_needs_weights();
+      PENSTOCK_CHECK(!is_asked || unit.is_needed_for(program::Op::BackwardWeight, layer),
+                     "the program gathers no weights for the weight gradient of layer ",
+                     layer);
+    }
   }
 }
 

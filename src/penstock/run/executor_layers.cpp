@@ -246,9 +246,9 @@ void Executor::backward(const Instruction& instruction, Step& step) {
 void Executor::backward_weight(const Instruction& instruction, Step& step) {
   const int32_t layer = instruction.layer;
   const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
-  // Not weights_for(): a weight gradient reads no weights (Unit::is_needed_for), and none are gathered
-  // for it. Layers find what they need in `work`.
-  chain_.layer(layer).backward_weight(parameters_.weights_of(layer),
+  // Where they are sharded, weights are gathered only for the layers that ask for them here
+  // (Unit::weight_too); the others find what they need in `work`.
+  chain_.layer(layer).backward_weight(weights_for(instruction, layer, step),
                                       gradients_for(instruction, layer, step),
                                       std::move(step.slot(work).work));
 }

@@ -1,11 +1,9 @@
 #include "penstock/train/subject.h"
 
 #include <cmath>
-#include <mutex>
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
@@ -14,6 +12,7 @@
 #include "penstock/data/batch.h"
 #include "penstock/data/token_dataset.h"
 #include "penstock/model/family.h"
+#include "penstock/model/module_random.h"
 #include "penstock/train/batch_tensors.h"
 
 namespace penstock::train {
@@ -67,13 +66,7 @@ model::Fields first_samples(const data::Dataset& dataset, int64_t count) {
 
 // Modules draw their first weights from LibTorch's one generator.
 model::Chain make_seeded(const ChainMaker& make, uint64_t seed) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  {
-    const std::lock_guard<std::mutex> own(generator.mutex());
-    generator.set_current_seed(seed);
-  }
+  const model::RandomScope random(seed);
   return make();
 }
 
