@@ -28,9 +28,9 @@ ordered_json operations_json(const plan::CostTable& costs, const plan::Operation
   for (const plan::Operation& operation : operations) {
     ordered_json item{{"op", plan::operation_name(operation.kind)}, {"layer", operation.layer}};
     const bool keeps = operation.kind == plan::OperationKind::ForwardAll;
-    if (keeps && costs.layers[static_cast<size_t>(operation.layer)].ways.size() > 1) {
-      item["way"] = costs.layers[static_cast<size_t>(operation.layer)]
-                        .ways[static_cast<size_t>(operation.way)]
+    if (keeps && costs.layers[static_cast<size_t>(operation.layer)].modes.size() > 1) {
+      item["save_mode"] = costs.layers[static_cast<size_t>(operation.layer)]
+                        .modes[static_cast<size_t>(operation.mode)]
                         .name;
     }
     list.push_back(std::move(item));

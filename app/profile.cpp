@@ -29,7 +29,7 @@ struct ProfileArguments {
 void print_text(const plan::CostTable& costs) {
   using report::Align;
   report::Table table({{"layer"},
-                       {"way of keeping"},
+                       {"save mode"},
                        {"forward ms", Align::Right},
                        {"backward ms", Align::Right},
                        {"output", Align::Right},
@@ -50,15 +50,15 @@ void print_text(const plan::CostTable& costs) {
                    "",
                    format_bytes(layer.forward_extra_bytes),
                    ""});
-    for (const plan::KeepCost& way : layer.ways) {
+    for (const plan::SaveModeCost& mode : layer.modes) {
       table.add_row({"",
-                     way.name,
-                     format_milliseconds(way.forward_s),
-                     format_milliseconds(way.backward_s),
+                     mode.name,
+                     format_milliseconds(mode.forward_s),
+                     format_milliseconds(mode.backward_s),
                      "",
-                     format_bytes(way.saved_bytes),
-                     format_bytes(way.forward_extra_bytes),
-                     format_bytes(way.backward_extra_bytes)});
+                     format_bytes(mode.saved_bytes),
+                     format_bytes(mode.forward_extra_bytes),
+                     format_bytes(mode.backward_extra_bytes)});
     }
   }
   table.add_row({costs.loss.name,

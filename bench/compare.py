@@ -208,7 +208,7 @@ def with_fixed_seconds(node, way=0):
     if way > 0:
         fixed["backward_s"] += 2e-5 * way
     fixed["layers"] = [with_fixed_seconds(layer) for layer in node.get("layers", [])]
-    fixed["other_ways"] = [with_fixed_seconds(other, i) for i, other in enumerate(node.get("other_ways", []), start=1)]
+    fixed["other_save_modes"] = [with_fixed_seconds(other, i) for i, other in enumerate(node.get("other_save_modes", []), start=1)]
     fixed["loss"] = with_fixed_seconds(node.get("loss"))
     return {key: value for key, value in fixed.items() if key in node}
 

@@ -381,7 +381,7 @@ def describe(a, name):
 def print_result(a, result):
     print(f"GPT-2, {a.layers} layers, width {a.width}, {a.heads} heads, context {a.context}, micro-batch {a.batch}, "
           f"vocabulary {a.vocabulary}, float32, {a.threads} threads, torch {result['torch']}"
-          f"{', MKL as on Intel in PyTorch too' if a.fast_products else ''}\n")
+          f"{', MKL as on Intel in PyTorch too' if a.fast_gemms else ''}\n")
 
     def mib(value):
         return f"{value / MIB:.1f}"
@@ -413,13 +413,13 @@ def print_result(a, result):
           "between steps.")
 
 
-def use_fast_products():
+def use_fast_gemms():
     """Starts this script again with a preloaded library that makes MKL treat any processor as Intel's, as Penstock
     does. Returns in the process that has it."""
     if os.environ.get("PENSTOCK_BENCH_PRELOADED"):
         return
     folder = tempfile.TemporaryDirectory(prefix="penstock_bench_")
-    library = pathlib.Path(folder.name) / "libfast_products.so"
+    library = pathlib.Path(folder.name) / "libfast_gemms.so"
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-x", "c", "-", "-o", library], text=True,
                    input="int mkl_serv_intel_cpu_true(void) { return 1; }\n", check=True)
     preload = " ".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))
@@ -448,8 +448,8 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", action="store_true", help="the table for the documentation")
     a = parser.parse_args()
-    if a.fast_products:
-        use_fast_products()
+    if a.fast_gemms:
+        use_fast_gemms()
     if not a.peaks_only and not pathlib.Path(a.program).exists():
         parser.error(f"{a.program} is not there: build it first (cmake --build --preset release), or name it")
     unknown = set(a.levers.split(",") if a.levers else []) - {"all", *make_levers(a.layers, a.more)}

@@ -28,7 +28,7 @@ plan::CostTable random_chain(int layers) {
                           .output_bytes = output,
                           .forward_s = forward,
                           .forward_extra_bytes = draw(0, 3'000'000)};
-    layer.ways = {{.forward_s = forward,
+    layer.modes = {{.forward_s = forward,
                    .backward_s = static_cast<double>(draw(20, 220)) / 10,
                    .saved_bytes = output + draw(0, 40'000'000),
                    .backward_extra_bytes = draw(0, 3'000'000),

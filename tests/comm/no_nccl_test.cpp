@@ -20,7 +20,7 @@ TEST(NoNccl, SaysSoAndLinksNothing) {
         "run.links = \"nccl\", but this penstock was built without NCCL; build it where CMake "
         "finds NCCL (docs/gpu.md), or try run.links = \"auto\"");
   }
-  EXPECT_THROW(run_local(2, [](Group& group) { connect_cards(group, 0, 1, 0); }), InternalError);
+  EXPECT_THROW(run_local(2, [](Group& group) { connect_gpus(group, 0, 1, 0); }), InternalError);
 }
 
 }  // namespace

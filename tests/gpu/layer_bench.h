@@ -146,7 +146,7 @@ struct LayerBench {
     output_gradient = {random_tensor(sizes, 9, type).to(device.where)};
   }
 
-  int32_t ways() const { return static_cast<int32_t>(layer->ways().size()); }
+  int32_t save_modes() const { return static_cast<int32_t>(layer->save_modes().size()); }
   model::Shapes input_shapes() const { return {{input[0].sizes().vec(), input[0].scalar_type()}}; }
   int64_t held() const { return device.account().usage().current_bytes; }
 
@@ -154,10 +154,10 @@ struct LayerBench {
     return layer->forward(weights, input, pass, saved);
   }
   // `fresh`: gradients that hold nothing yet.
-  model::Tensors backward(int32_t way = 0,
+  model::Tensors backward(int32_t mode = 0,
                           bool without_output = false,
                           std::span<const uint8_t> fresh = {}) {
-    model::Saved saved{.way = way, .without_output = without_output};
+    model::Saved saved{.mode = mode, .without_output = without_output};
     layer->forward(weights, input, pass, &saved);
     return layer->backward(weights,
                            model::Gradients(gradients, fresh),

@@ -118,10 +118,10 @@ TEST_P(GpuLayerGradients, MatchAFloat64ReferenceInEveryWay) {
     const Reference reference(plain, GetParam());
     EXPECT_LT(test::error_of(plain.forward(nullptr)[0], reference.output),
               test::chain_tolerance(plain.type));
-    for (int32_t way = 0; way < plain.ways(); ++way) {
-      SCOPED_TRACE(plain.layer->ways()[static_cast<size_t>(way)].name);
+    for (int32_t mode = 0; mode < plain.save_modes(); ++mode) {
+      SCOPED_TRACE(plain.layer->save_modes()[static_cast<size_t>(mode)].name);
       LayerBench bench(GetParam(), device);
-      Saved saved{.way = way};
+      Saved saved{.mode = mode};
       EXPECT_LT(test::error_of(bench.forward(&saved)[0], reference.output),
                 test::chain_tolerance(bench.type));
       const Tensors dx = bench.layer->backward(bench.weights,
@@ -132,7 +132,7 @@ TEST_P(GpuLayerGradients, MatchAFloat64ReferenceInEveryWay) {
                                                bench.pass);
       expect_gradients(bench, dx, reference);
       LayerBench again(GetParam(), device);
-      expect_gradients(again, again.backward(way, /*without_output=*/true), reference);
+      expect_gradients(again, again.backward(mode, /*without_output=*/true), reference);
     }
   }
 }
@@ -144,19 +144,19 @@ TEST_P(GpuLayerGradients, MatchOnceAlgorithmsHaveBeenTimed) {
   const device::Device& device = gpu(/*is_deterministic=*/false);
   LayerBench bench(one, device);
   device::set_timing(device, true);
-  for (int32_t way = 0; way < bench.ways(); ++way) {
-    bench.backward(way);
-    bench.backward(way, /*without_output=*/true);
+  for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+    bench.backward(mode);
+    bench.backward(mode, /*without_output=*/true);
     bench.forward(nullptr);
   }
   device::set_timing(device, false);
   const Reference reference(bench, one);
   EXPECT_LT(test::error_of(bench.forward(nullptr)[0], reference.output),
             test::chain_tolerance(bench.type));
-  for (int32_t way = 0; way < bench.ways(); ++way) {
-    SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
+  for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+    SCOPED_TRACE(bench.layer->save_modes()[static_cast<size_t>(mode)].name);
     LayerBench fresh(one, device);
-    expect_gradients(fresh, fresh.backward(way), reference);
+    expect_gradients(fresh, fresh.backward(mode), reference);
   }
 }
 

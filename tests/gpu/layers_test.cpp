@@ -38,9 +38,9 @@ TEST_P(GpuLayers, KeepingDoesNotChangeABit) {
   const Tensors expected = bench.forward(nullptr);
   EXPECT_TRUE(at::isfinite(expected[0]).all().item<bool>());
   EXPECT_TRUE(at::equal(bench.forward(nullptr)[0], expected[0]));
-  for (int32_t way = 0; way < bench.ways(); ++way) {
-    Saved saved{.way = way};
-    EXPECT_TRUE(at::equal(bench.forward(&saved)[0], expected[0])) << "way " << way;
+  for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+    Saved saved{.mode = mode};
+    EXPECT_TRUE(at::equal(bench.forward(&saved)[0], expected[0])) << "way " << mode;
   }
 }
 
@@ -48,13 +48,13 @@ TEST_P(GpuLayers, EveryWayGivesTheSameBitsWithAndWithoutOutput) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   LayerBench first(GetParam(), device);
   const Tensors expected = first.backward();
-  for (int32_t way = 0; way < first.ways(); ++way) {
-    const Way& named = first.layer->ways()[static_cast<size_t>(way)];
+  for (int32_t mode = 0; mode < first.save_modes(); ++mode) {
+    const SaveMode& named = first.layer->save_modes()[static_cast<size_t>(mode)];
     EXPECT_FALSE(named.needs_output);
     for (const bool without_output : {false, true}) {
       SCOPED_TRACE(cat(named.name, without_output ? " without output" : ""));
       LayerBench bench(GetParam(), device);
-      const Tensors dx = bench.backward(way, without_output);
+      const Tensors dx = bench.backward(mode, without_output);
       expect_same_bits(bench, dx, first, expected);
     }
   }
@@ -64,14 +64,14 @@ TEST_P(GpuLayers, KeepsAsManyBytesAsItSaysInEveryWay) {
   for (const bool is_deterministic : {false, true}) {
     LayerBench bench(GetParam(), gpu(is_deterministic));
     bench.backward();  // whatever is made once is made now
-    for (int32_t way = 0; way < bench.ways(); ++way) {
-      SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
-      const LayerSize size = bench.layer->size_for(bench.input_shapes(), bench.type, way);
+    for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+      SCOPED_TRACE(bench.layer->save_modes()[static_cast<size_t>(mode)].name);
+      const LayerSize size = bench.layer->size_for(bench.input_shapes(), bench.type, mode);
       ASSERT_EQ(size.outputs.size(), 1U);
       const int64_t without_output = size.kept_bytes - occupied(size.outputs[0].bytes());
       const int64_t before = bench.held();
       {
-        Saved saved{.way = way};
+        Saved saved{.mode = mode};
         Tensors output = bench.forward(&saved);
         EXPECT_EQ(bench.held() - before, size.kept_bytes);
         EXPECT_EQ(output[0].sizes().vec(), size.outputs[0].sizes);
@@ -80,7 +80,7 @@ TEST_P(GpuLayers, KeepsAsManyBytesAsItSaysInEveryWay) {
         EXPECT_EQ(bench.held() - before, without_output);
       }
       EXPECT_EQ(bench.held(), before);
-      Saved saved{.way = way, .without_output = true};
+      Saved saved{.mode = mode, .without_output = true};
       EXPECT_TRUE(bench.forward(&saved).empty());
       EXPECT_EQ(bench.held() - before, without_output);
     }
@@ -132,7 +132,7 @@ TEST_P(GpuLayers, OverwritesFreshGradientsAndAddsToTheOthers) {
         fresh[i] = 1;
       }
     }
-    begun.backward(/*way=*/0, /*without_output=*/false, fresh);
+    begun.backward(/*mode=*/0, /*without_output=*/false, fresh);
     for (size_t i = 0; i < specs.size(); ++i) {
       EXPECT_LT(test::error_of(begun.gradients[i], clean.gradients[i]),
                 repeat_tolerance(clean.type, is_deterministic))
@@ -163,7 +163,7 @@ TEST_P(GpuLayers, OverwritesEachFreshGradientAlone) {
       begun.gradients[i].fill_(NAN);
       std::vector<uint8_t> fresh(specs.size(), 0);
       fresh[i] = 1;
-      begun.backward(/*way=*/0, /*without_output=*/false, fresh);
+      begun.backward(/*mode=*/0, /*without_output=*/false, fresh);
       for (size_t k = 0; k < specs.size(); ++k) {
         EXPECT_LT(test::error_of(begun.gradients[k], (k == i ? 1 : 2) * clean.gradients[k]),
                   repeat_tolerance(clean.type, is_deterministic))
@@ -185,8 +185,8 @@ TEST_P(GpuLayers, LeavesInputWeightsAndOutputGradientAsTheyWere) {
     };
     const Tensors input = copies(bench.input), weights = copies(bench.weights),
                   output_gradient = copies(bench.output_gradient);
-    for (int32_t way = 0; way < bench.ways(); ++way) {
-      bench.backward(way);
+    for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+      bench.backward(mode);
     }
     EXPECT_TRUE(at::equal(bench.input[0], input[0]));
     EXPECT_TRUE(at::equal(bench.output_gradient[0], output_gradient[0]));

@@ -104,7 +104,7 @@ TEST_F(GpuGradientNorm, SeesOneBadValueAnywhere) {
 
 // Parameters one after the other with padding to 16 elements, as model::Parameters places them.
 struct Layout {
-  std::vector<UpdatePiece> pieces;
+  std::vector<UpdateChunk> chunks;
   std::vector<LambParameter> parameters;
   std::vector<int64_t> firsts, counts;  // of the parameters
   int64_t total = 0;
@@ -112,14 +112,14 @@ struct Layout {
   explicit Layout(const std::vector<int64_t>& sizes) {
     for (const int64_t size : sizes) {
       const int32_t has_decay = parameters.size() % 2 == 0;
-      const auto first_piece = static_cast<int64_t>(pieces.size());
-      for (int64_t done = 0; done < size; done += kPieceElements) {
-        const int64_t count = std::min(kPieceElements, size - done);
-        pieces.push_back({total + done, static_cast<int32_t>(count), has_decay});
+      const auto first_chunk = static_cast<int64_t>(chunks.size());
+      for (int64_t done = 0; done < size; done += kChunkElements) {
+        const int64_t count = std::min(kChunkElements, size - done);
+        chunks.push_back({total + done, static_cast<int32_t>(count), has_decay});
       }
-      const auto piece_count =
-          static_cast<int32_t>(static_cast<int64_t>(pieces.size()) - first_piece);
-      parameters.push_back({first_piece, piece_count, has_decay});
+      const auto chunk_count =
+          static_cast<int32_t>(static_cast<int64_t>(chunks.size()) - first_chunk);
+      parameters.push_back({first_chunk, chunk_count, has_decay});
       firsts.push_back(total);
       counts.push_back(size);
       total += (size + 15) / 16 * 16;
@@ -140,7 +140,7 @@ float* host(std::vector<float>& values, int64_t first) {
 struct Buffers {
   std::vector<float> weights, mean, mean_square;
   DeviceBuffer device_weights, device_mean, device_mean_square, device_gradients, device_copy;
-  DeviceArray<UpdatePiece> pieces;
+  DeviceArray<UpdateChunk> chunks;
   DeviceArray<GradientState> state;
   Type copy_type;
 
@@ -153,7 +153,7 @@ struct Buffers {
         device_mean_square(Type::Float32, mean_square),
         device_gradients(Type::Float32, layout().total),
         device_copy(type, layout().total),
-        pieces(layout().pieces),
+        chunks(layout().chunks),
         state(1),
         copy_type(type) {
     set_scale(1);
@@ -163,7 +163,7 @@ struct Buffers {
     state.upload({GradientState{.norm = 1, .scale = scale, .is_finite = is_finite}});
   }
   void* copy() const { return copy_type == Type::Float32 ? nullptr : device_copy.data(); }
-  auto piece_count() const { return static_cast<int64_t>(layout().pieces.size()); }
+  auto chunk_count() const { return static_cast<int64_t>(layout().chunks.size()); }
 
   kernels::UpdateRange range(const std::vector<float>& gradients,
                              int64_t first,
@@ -192,8 +192,8 @@ void expect_copy_of_weights(const Buffers& buffers) {
   const std::vector<float> weights = rounded(buffers.copy_type, buffers.device_weights.download());
   const std::vector<float> copy = buffers.device_copy.download();
   std::vector<bool> is_written(weights.size());
-  for (const UpdatePiece& piece : layout().pieces) {
-    std::fill_n(is_written.begin() + piece.first, piece.count, true);
+  for (const UpdateChunk& chunk : layout().chunks) {
+    std::fill_n(is_written.begin() + chunk.first, chunk.count, true);
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (is_written[i]) {
@@ -223,8 +223,8 @@ AdamW adamw_of(Buffers& buffers, int step) {
           .mean_square = buffers.device_mean_square.floats(),
           .compute_copy = buffers.copy(),
           .copy_type = buffers.copy_type,
-          .pieces = buffers.pieces.data(),
-          .piece_count = buffers.piece_count(),
+          .chunks = buffers.chunks.data(),
+          .chunk_count = buffers.chunk_count(),
           .state = buffers.state.data(),
           .settings = adam_settings(step)};
 }
@@ -242,12 +242,12 @@ TEST_F(GpuOptimizers, AdamwIsThatOfTheCpu) {
       buffers.device_gradients.upload(gradients);
       buffers.set_scale(scale);
       adamw_update(adamw_of(buffers, step), nullptr);
-      for (const UpdatePiece& piece : layout().pieces) {
+      for (const UpdateChunk& chunk : layout().chunks) {
         kernels::AdamSettings settings = adam_settings(step);
-        settings.weight_decay = piece.has_decay != 0 ? settings.weight_decay : 0;
-        kernels::adamw_update(buffers.range(gradients, piece.first, piece.count, scale),
-                              host(buffers.mean, piece.first),
-                              host(buffers.mean_square, piece.first),
+        settings.weight_decay = chunk.has_decay != 0 ? settings.weight_decay : 0;
+        kernels::adamw_update(buffers.range(gradients, chunk.first, chunk.count, scale),
+                              host(buffers.mean, chunk.first),
+                              host(buffers.mean_square, chunk.first),
                               settings);
       }
     }
@@ -269,13 +269,13 @@ TEST_F(GpuOptimizers, AdamwFollowsItsFormulaInDouble) {
     buffers.device_gradients.upload(gradients);
     adamw_update(adamw_of(buffers, step), nullptr);
     const double correction1 = 1 - std::pow(0.9, step), correction2 = 1 - std::pow(0.999, step);
-    for (const UpdatePiece& piece : layout().pieces) {
-      for (int64_t k = piece.first; k < piece.first + piece.count; ++k) {
+    for (const UpdateChunk& chunk : layout().chunks) {
+      for (int64_t k = chunk.first; k < chunk.first + chunk.count; ++k) {
         const auto i = static_cast<size_t>(k);
         const double gradient = gradients[i];
         mean[i] = 0.9 * mean[i] + 0.1 * gradient;
         mean_square[i] = 0.999 * mean_square[i] + 0.001 * gradient * gradient;
-        const double decay = piece.has_decay != 0 ? 0.01 * 0.1 : 0;
+        const double decay = chunk.has_decay != 0 ? 0.01 * 0.1 : 0;
         weights[i] =
             weights[i] * (1 - decay) -
             0.01 * (mean[i] / correction1) / (std::sqrt(mean_square[i] / correction2) + 1e-8);
@@ -293,8 +293,8 @@ Sgd sgd_of(Buffers& buffers, const kernels::SgdSettings& settings) {
           .momentum_buffer = settings.momentum == 0 ? nullptr : buffers.device_mean.floats(),
           .compute_copy = buffers.copy(),
           .copy_type = buffers.copy_type,
-          .pieces = buffers.pieces.data(),
-          .piece_count = buffers.piece_count(),
+          .chunks = buffers.chunks.data(),
+          .chunk_count = buffers.chunk_count(),
           .state = buffers.state.data(),
           .settings = settings};
 }
@@ -314,12 +314,12 @@ TEST_F(GpuOptimizers, SgdIsThatOfTheCpu) {
         buffers.device_gradients.upload(gradients);
         buffers.set_scale(0.5f);
         sgd_update(sgd_of(buffers, settings), nullptr);
-        for (const UpdatePiece& piece : layout().pieces) {
-          kernels::SgdSettings of_piece = settings;
-          of_piece.weight_decay = piece.has_decay != 0 ? settings.weight_decay : 0;
-          kernels::sgd_update(buffers.range(gradients, piece.first, piece.count, 0.5f),
-                              host(buffers.mean, piece.first),
-                              of_piece);
+        for (const UpdateChunk& chunk : layout().chunks) {
+          kernels::SgdSettings of_chunk = settings;
+          of_chunk.weight_decay = chunk.has_decay != 0 ? settings.weight_decay : 0;
+          kernels::sgd_update(buffers.range(gradients, chunk.first, chunk.count, 0.5f),
+                              host(buffers.mean, chunk.first),
+                              of_chunk);
         }
       }
       expect_near(buffers.device_weights, buffers.weights);
@@ -334,9 +334,9 @@ TEST_F(GpuOptimizers, SgdIsThatOfTheCpu) {
 struct LambBuffers {
   DeviceBuffer update{Type::Float32, layout().total};
   DeviceArray<LambParameter> parameters{layout().parameters};
-  DeviceArray<kernels::LambNorms> norms{static_cast<int64_t>(layout().pieces.size()) *
-                                        kPieceSlices};
-  DeviceArray<float> rates{static_cast<int64_t>(layout().pieces.size())};
+  DeviceArray<kernels::LambNorms> norms{static_cast<int64_t>(layout().chunks.size()) *
+                                        kChunkSlices};
+  DeviceArray<float> rates{static_cast<int64_t>(layout().chunks.size())};
 };
 
 Lamb lamb_of(Buffers& buffers, const LambBuffers& own, int step) {
@@ -347,8 +347,8 @@ Lamb lamb_of(Buffers& buffers, const LambBuffers& own, int step) {
           .update = own.update.floats(),
           .compute_copy = buffers.copy(),
           .copy_type = buffers.copy_type,
-          .pieces = buffers.pieces.data(),
-          .piece_count = buffers.piece_count(),
+          .chunks = buffers.chunks.data(),
+          .chunk_count = buffers.chunk_count(),
           .parameters = own.parameters.data(),
           .parameter_count = static_cast<int64_t>(layout().parameters.size()),
           .norms = own.norms.data(),

@@ -55,7 +55,7 @@ plan::CostTable measure() {
   test::run_gpu_ranks(1, [&](comm::Group&, const device::Device& device) {
     const config::Recipe recipe = recipe_with("");
     const model::Chain chain = model::make_chain(recipe.model, device);
-    table = measure_costs(recipe, chain, device, {.measures_halves = true});
+    table = measure_costs(recipe, chain, device, {.measures_split = true});
   });
   return table;
 }

@@ -17,10 +17,10 @@ namespace {
 using test::run_gpu_ranks;
 using test::what;
 
-enum class Way { DeviceToDevice, Staged };
+enum class SaveMode { DeviceToDevice, Staged };
 
-std::unique_ptr<Transfers> make(Way way, comm::Group& group, const device::Device& device) {
-  return way == Way::Staged ? make_staged_transfers(group, device)
+std::unique_ptr<Transfers> make(SaveMode mode, comm::Group& group, const device::Device& device) {
+  return mode == SaveMode::Staged ? make_staged_transfers(group, device)
                             : make_gpu_transfers(group, device);
 }
 
@@ -33,11 +33,11 @@ void dawdle(const device::Device& device) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<Way>& way) {
-  return way.param == Way::Staged ? "Staged" : "DeviceToDevice";
+std::string name_of(const testing::TestParamInfo<SaveMode>& mode) {
+  return mode.param == SaveMode::Staged ? "Staged" : "DeviceToDevice";
 }
 
-class GpuTransfers : public test::OnGpu<testing::TestWithParam<Way>> {};
+class GpuTransfers : public test::OnGpu<testing::TestWithParam<SaveMode>> {};
 
 }  // namespace
 
@@ -138,7 +138,7 @@ TEST_P(GpuTransfers, OfAnotherSizeAreAnErrorThatNamesBoth) {
 
 INSTANTIATE_TEST_SUITE_P(Ways,
                          GpuTransfers,
-                         testing::Values(Way::DeviceToDevice, Way::Staged),
+                         testing::Values(SaveMode::DeviceToDevice, SaveMode::Staged),
                          name_of);
 
 }  // namespace penstock::run

@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "penstock/checkpoint/rank_pieces.h"
+#include "penstock/checkpoint/rank_shards.h"
 #include "penstock/checkpoint/safetensors_writer.h"
 #include "penstock/config/recipe.h"
 #include "penstock/data/loader.h"

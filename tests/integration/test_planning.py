@@ -36,7 +36,7 @@ def layer(forward, backward, input_bytes, output_bytes, saved_bytes, **more):
 HOMOGENEOUS = {"layers": [layer(1, 2, 1, 1, 3)] * 10}
 
 
-def ways_of(costs):
+def modes_of(costs):
     """[(name, forward_s, backward_s, saved, forward extra, backward extra)] of a layer."""
     return [
         (
@@ -47,7 +47,7 @@ def ways_of(costs):
             way.get("forward_extra_bytes", 0),
             way.get("backward_extra_bytes", 0),
         )
-        for way in (costs, *costs.get("other_ways", []))
+        for way in (costs, *costs.get("other_save_modes", []))
     ]
 
 
@@ -59,7 +59,7 @@ class Chain:
         self.layers = table["layers"]
         self.count = len(self.layers)
         self.x = [self.layers[0]["input_bytes"]] + [each["output_bytes"] for each in self.layers]
-        self.ways = [ways_of(each) for each in self.layers]
+        self.ways = [modes_of(each) for each in self.layers]
         self.loss_s = table.get("loss", {}).get("seconds", 0)
         self.loss_extra = table.get("loss", {}).get("extra_bytes", 0)
         self.targets = table.get("target_bytes", 0)
@@ -89,7 +89,7 @@ class Chain:
             if op == "forward_all":
                 assert ("saved", i + 1) not in live, operation
                 names = [way[0] for way in self.ways[i]]
-                chosen[i] = self.ways[i][names.index(operation.get("way", names[0]))]
+                chosen[i] = self.ways[i][names.index(operation.get("save_mode", names[0]))]
                 _, forward_s, _, saved, extra, _ = chosen[i]
                 run(forward_s, extra, [(("saved", i + 1), saved)])
             elif op in ("forward_keep_input", "forward_drop"):
@@ -176,7 +176,7 @@ def random_table(rng, unit=1):
             row["backward_extra_bytes"] = size(0, 4)
         if rng.random() < 0.3:
             less = rng.randint(output_bytes, row["saved_bytes"])
-            row["other_ways"] = [
+            row["other_save_modes"] = [
                 {
                     "name": "less",
                     "backward_s": row["backward_s"] + rng.randint(0, 3),
@@ -822,7 +822,7 @@ class WrongTables(PlanningTestCase):
     def test_saved_bytes_and_transients_understated(self):
         def change(table):
             for row in table["layers"][1:]:
-                for way in (row, *row.get("other_ways", [])):
+                for way in (row, *row.get("other_save_modes", [])):
                     way["saved_bytes"] = row["output_bytes"]
                     way["forward_extra_bytes"] = way["recompute_extra_bytes"] = 0
                     way["backward_extra_bytes"] = 0
@@ -836,14 +836,14 @@ class WrongTables(PlanningTestCase):
     def test_only_saved_and_backward_understated(self):
         def change(table):
             for row in table["layers"][1:]:
-                for way in (row, *row.get("other_ways", [])):
+                for way in (row, *row.get("other_save_modes", [])):
                     way["saved_bytes"] = row["output_bytes"]
                     way["backward_extra_bytes"] = 0
             table["loss"]["extra_bytes"] //= 2
 
         self.assert_found_out(
             # The first in the order of the plan, which may begin by keeping a later layer.
-            self.understate(change), "saved_bytes = 16,384", r"block \d (attention|mlp), way [\w-]+, has"
+            self.understate(change), "saved_bytes = 16,384", r"block \d (attention|mlp), save mode [\w-]+, has"
         )
 
     def test_loss_understated(self):
@@ -867,7 +867,7 @@ class WrongTables(PlanningTestCase):
                 table = json.loads((self.folder / "own.json").read_text())
                 honest = self.answer("plan", "recipe.toml", "--costs", "own.json", *settings)
                 for row in table["layers"][1:]:
-                    for way in (row, *row.get("other_ways", [])):
+                    for way in (row, *row.get("other_save_modes", [])):
                         way["saved_bytes"] = row["output_bytes"]
                         way["backward_extra_bytes"] = 0
                 table["loss"]["extra_bytes"] = 0

@@ -97,7 +97,7 @@ TEST(Gpt2Floor, FlopsAreSixForEveryWeightOfAProductAndFourteenForAttention) {
 
 TEST(Gpt2Floor, ProductsAreThoseOfTheMeasuredFloors) {
   for (const FloorCase& one : kCases) {
-    const DeviceRates rates{.product_flops = 1e12 * one.gemm_tflops};
+    const DeviceRates rates{.gemm_flops = 1e12 * one.gemm_tflops};
     const double ms = floor_ms(work_of(one.step(), rates), {"matrix products"});
     EXPECT_NEAR(ms / one.gemm_ms, 1, 0.005) << one.name;
   }
@@ -141,7 +141,7 @@ TEST(Gpt2Floor, AnEmbeddingThatIsNotTheHeadsIsUpdatedAndClearedAsWell) {
 
 TEST(Gpt2Floor, RatesAreParameters) {
   const Gpt2Step step = kCases[0].step();
-  const DeviceRates twice{.product_flops = 1600e12, .attention_flops = 1600e12, .bytes = 8534e9};
+  const DeviceRates twice{.gemm_flops = 1600e12, .attention_flops = 1600e12, .bytes = 8534e9};
   const std::vector<StepWork> slow = work_of(step), fast = work_of(step, twice);
   for (size_t i = 0; i < slow.size(); ++i) {
     EXPECT_DOUBLE_EQ(slow[i].floor_s, 2 * fast[i].floor_s) << slow[i].name;
@@ -173,7 +173,7 @@ TEST(Gpt2Floor, KernelsBelongToTheGroupOfTheirName) {
       {"cross-entropy", "shared_kernel"},
       {"cross-entropy", "global_kernel"},
       {"cross-entropy", "sum_kernel"},
-      {"optimizer", "update_pieces"},
+      {"optimizer", "update_chunks"},
       {"gradient norm", "square_sums"},
       {"gradient norm", "finish_norm"},
       {"embedding", "sum_chunks"},

@@ -128,20 +128,20 @@ struct LayerBench {
     output_gradient = {test::random_tensor(activation, 9, type)};
   }
 
-  Saved forward(int32_t way = 0, bool without_output = false) const {
-    Saved saved{.way = way, .without_output = without_output};
+  Saved forward(int32_t mode = 0, bool without_output = false) const {
+    Saved saved{.mode = mode, .without_output = without_output};
     layer->forward(weights, input, pass, &saved);
     return saved;
   }
 
-  Tensors backward(int32_t way = 0, bool without_output = false) {
+  Tensors backward(int32_t mode = 0, bool without_output = false) {
     return layer->backward(
-        weights, gradients, input, forward(way, without_output), output_gradient, pass);
+        weights, gradients, input, forward(mode, without_output), output_gradient, pass);
   }
 
-  Tensors backward_input(WeightWork& work, int32_t way = 0, bool without_output = false) {
+  Tensors backward_input(WeightWork& work, int32_t mode = 0, bool without_output = false) {
     return layer->backward_input(
-        weights, gradients, input, forward(way, without_output), output_gradient, pass, work);
+        weights, gradients, input, forward(mode, without_output), output_gradient, pass, work);
   }
 
   void backward_weight(WeightWork work) {
@@ -157,8 +157,8 @@ struct LayerBench {
 
   Shapes input_shapes() const { return {{input[0].sizes().vec(), input[0].scalar_type()}}; }
 
-  int32_t num_ways() const { return static_cast<int32_t>(layer->ways().size()); }
-  const Way& way(int32_t index) const { return layer->ways()[static_cast<size_t>(index)]; }
+  int32_t num_modes() const { return static_cast<int32_t>(layer->save_modes().size()); }
+  const SaveMode& mode(int32_t index) const { return layer->save_modes()[static_cast<size_t>(index)]; }
 
   at::ScalarType type;
   std::unique_ptr<Layer> layer;

@@ -37,17 +37,17 @@ TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
   LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const Shapes shapes = bench.input_shapes();
-  for (int32_t way = 0; way < static_cast<int32_t>(bench.layer->ways().size()); ++way) {
-    SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
-    const LayerSize size = bench.layer->size_for(shapes, bench.type, way);
+  for (int32_t mode = 0; mode < static_cast<int32_t>(bench.layer->save_modes().size()); ++mode) {
+    SCOPED_TRACE(bench.layer->save_modes()[static_cast<size_t>(mode)].name);
+    const LayerSize size = bench.layer->size_for(shapes, bench.type, mode);
     const int64_t before = memory::usage().current_bytes;
-    Saved saved{.way = way};
+    Saved saved{.mode = mode};
     Tensors output = bench.layer->forward(bench.weights, bench.input, bench.pass, &saved);
     EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes);
     ASSERT_EQ(size.outputs.size(), output.size());
     EXPECT_EQ(output[0].sizes().vec(), size.outputs[0].sizes);
     EXPECT_EQ(output[0].scalar_type(), size.outputs[0].type);
-    if (!bench.layer->ways()[static_cast<size_t>(way)].needs_output) {
+    if (!bench.layer->save_modes()[static_cast<size_t>(mode)].needs_output) {
       output.clear();
       EXPECT_EQ(memory::usage().current_bytes - before, size.kept_bytes - bytes_of(size.outputs));
     }
@@ -57,14 +57,14 @@ TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
 TEST_P(LayerContract, EveryWayGivesTheSameBits) {
   LayerBench first(GetParam());
   const Tensors expected = first.backward();
-  for (int32_t way = 0; way < static_cast<int32_t>(first.layer->ways().size()); ++way) {
-    SCOPED_TRACE(first.layer->ways()[static_cast<size_t>(way)].name);
+  for (int32_t mode = 0; mode < static_cast<int32_t>(first.layer->save_modes().size()); ++mode) {
+    SCOPED_TRACE(first.layer->save_modes()[static_cast<size_t>(mode)].name);
     for (const bool without_output : {false, true}) {
-      if (without_output && first.layer->ways()[static_cast<size_t>(way)].needs_output) {
+      if (without_output && first.layer->save_modes()[static_cast<size_t>(mode)].needs_output) {
         continue;
       }
       LayerBench bench(GetParam());
-      const Tensors gradient = bench.backward(way, without_output);
+      const Tensors gradient = bench.backward(mode, without_output);
       EXPECT_EQ(gradient[0].defined(), expected[0].defined());
       EXPECT_TRUE(!gradient[0].defined() || at::equal(gradient[0], expected[0]));
       for (size_t i = 0; i < bench.gradients.size(); ++i) {
@@ -77,7 +77,7 @@ TEST_P(LayerContract, EveryWayGivesTheSameBits) {
 
 TEST_P(LayerContract, LeavesItsOutputOutWhenAsked) {
   LayerBench bench(GetParam());
-  if (bench.layer->ways()[0].needs_output) {
+  if (bench.layer->save_modes()[0].needs_output) {
     GTEST_SKIP() << "this kind of layer needs its output";
   }
   bench.backward();

@@ -247,7 +247,7 @@ class Bare final : public Layer {
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<Way>& ways() const override { return ways_; }
+  const std::vector<SaveMode>& save_modes() const override { return modes_; }
   Tensors forward(Weights, const Tensors& input, const Pass&, Saved*) const override {
     return input;
   }
@@ -262,7 +262,7 @@ class Bare final : public Layer {
  private:
   std::string name_;
   std::vector<ParameterSpec> specs_;
-  std::vector<Way> ways_{{"all"}};
+  std::vector<SaveMode> modes_{{"all"}};
 };
 
 ParameterSpec overwritten(const std::string& name, std::vector<int64_t> shape) {

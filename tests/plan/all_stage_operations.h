@@ -24,8 +24,8 @@ class AllStageOperations {
  private:
   using Kind = plan::OperationKind;
 
-  int32_t ways(int32_t i) const {
-    return static_cast<int32_t>(table_.layers[static_cast<size_t>(i)].ways.size());
+  int32_t modes(int32_t i) const {
+    return static_cast<int32_t>(table_.layers[static_cast<size_t>(i)].modes.size());
   }
 
   static plan::Operations joined(plan::Operations one, const plan::Operations& two) {
@@ -45,9 +45,9 @@ class AllStageOperations {
   std::vector<plan::Operations> segments(int32_t i, int32_t l) const {
     std::vector<plan::Operations> all;
     const auto rests = i == l ? std::vector<plan::Operations>(1) : segments(i + 1, l);
-    for (int32_t way = 0; way < ways(i); ++way) {
+    for (int32_t mode = 0; mode < modes(i); ++mode) {
       for (const plan::Operations& rest : rests) {
-        all.push_back(joined(joined({{Kind::ForwardAll, i, way}}, rest), {{Kind::Backward, i}}));
+        all.push_back(joined(joined({{Kind::ForwardAll, i, mode}}, rest), {{Kind::Backward, i}}));
       }
     }
     for (int32_t j = i + 1; j <= l; ++j) {
@@ -70,9 +70,9 @@ class AllStageOperations {
       list_.push_back(std::move(one));
       return;
     }
-    for (int32_t way = 0; way < ways(i); ++way) {
+    for (int32_t mode = 0; mode < modes(i); ++mode) {
       grow(i + 1,
-           joined(forward, {{Kind::ForwardAll, i, way}}),
+           joined(forward, {{Kind::ForwardAll, i, mode}}),
            joined({{Kind::Backward, i}}, backward));
     }
     for (int32_t j = i + 1; j <= end_; ++j) {

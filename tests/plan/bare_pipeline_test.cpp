@@ -103,7 +103,7 @@ TEST(BarePipeline, AsynchronousProgramsHoldTheirVersions) {
     table.layers.push_back({.name = cat("layer ", i),
                             .input_bytes = 1,
                             .output_bytes = 1,
-                            .ways = {{.saved_bytes = 1}}});
+                            .modes = {{.saved_bytes = 1}}});
   }
   for (const Kind kind : {Kind::PipeDream, Kind::PipeDream2BW, Kind::PipeMare}) {
     for (const int32_t micro_batches : {1, 2, 4}) {

@@ -220,7 +220,7 @@ TEST(CarriedPlans, KeepWithinEveryLimitOnEverySchedule) {
       const auto ranks = static_cast<int32_t>(dice.between(1, 3));
       const int32_t stages = ranks * schedule::stages_per_rank(kind, 2);
       const int64_t layers = dice.between(stages, stages + 2);
-      CostTable table = test::rich_chain(dice, layers, {.most_size = 6, .most_ways = 2});
+      CostTable table = test::rich_chain(dice, layers, {.most_size = 6, .most_modes = 2});
       table.carried = test::random_carried(dice, layers, 6, 3);
       PipelineRequest request{.kind = kind,
                               .ranks = ranks,
@@ -273,7 +273,7 @@ TEST(CarriedPlans, CountNoLessThanTheProgramHolds) {
       const schedule::Schedule schedule = schedule::without_updates(whole);
       const int32_t stages = schedule.stages();
       const auto layers = static_cast<int32_t>(dice.between(stages, stages + 4));
-      CostTable table = test::rich_chain(dice, layers, {.most_size = 6, .most_ways = 2});
+      CostTable table = test::rich_chain(dice, layers, {.most_size = 6, .most_modes = 2});
       table.carried = test::random_carried(dice, layers, 12, 3);
       Pipeline pipeline{.schedule = whole};
       for (int32_t stage = 0; stage <= stages; ++stage) {

@@ -36,7 +36,7 @@ std::string table_error(const std::string& rest) {
   return error_of(R"({"layers": [{)" + kUsual + "}], " + rest + "}");
 }
 
-void expect_same(const KeepCost& a, const KeepCost& b) {
+void expect_same(const SaveModeCost& a, const SaveModeCost& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.forward_s, b.forward_s);
   EXPECT_EQ(a.backward_s, b.backward_s);
@@ -63,9 +63,9 @@ void expect_same(const LayerCost& a, const LayerCost& b) {
   EXPECT_EQ(a.backward_input_s, b.backward_input_s);
   EXPECT_EQ(a.backward_weight_s, b.backward_weight_s);
   EXPECT_EQ(a.weight_state_bytes, b.weight_state_bytes);
-  ASSERT_EQ(a.ways.size(), b.ways.size());
-  for (size_t i = 0; i < a.ways.size(); ++i) {
-    expect_same(a.ways[i], b.ways[i]);
+  ASSERT_EQ(a.modes.size(), b.modes.size());
+  for (size_t i = 0; i < a.modes.size(); ++i) {
+    expect_same(a.modes[i], b.modes[i]);
   }
 }
 
@@ -107,7 +107,7 @@ TEST(CostTable, ReadsTheFieldsThatAPersonWrites) {
                       .output_bytes = 64,
                       .forward_s = 0.5,
                       .forward_extra_bytes = 3,
-                      .ways = {{.forward_s = 0.5,
+                      .modes = {{.forward_s = 0.5,
                                 .backward_s = 1.5,
                                 .saved_bytes = 80,
                                 .forward_extra_bytes = 3,
@@ -118,7 +118,7 @@ TEST(CostTable, ReadsTheFieldsThatAPersonWrites) {
                       .input_bytes = 64,
                       .output_bytes = 32,
                       .forward_s = 2,
-                      .ways = {{.forward_s = 2,
+                      .modes = {{.forward_s = 2,
                                 .backward_s = 0.004,
                                 .saved_bytes = 32,
                                 .backward_extra_bytes = -7,
@@ -132,9 +132,9 @@ TEST(CostTable, FillsInWhatIsLeftOut) {
   ASSERT_EQ(table.layers.size(), 1u);
   const LayerCost& layer = table.layers[0];
   EXPECT_EQ(layer.name, "layer 0");
-  EXPECT_EQ(layer.ways[0].name, "all");
-  EXPECT_TRUE(layer.ways[0].needs_output);
-  EXPECT_EQ(layer.ways[0].recompute_s, 1);
+  EXPECT_EQ(layer.modes[0].name, "all");
+  EXPECT_TRUE(layer.modes[0].needs_output);
+  EXPECT_EQ(layer.modes[0].recompute_s, 1);
   EXPECT_EQ(table.loss.name, "loss");
   EXPECT_EQ(table.loss.extra_bytes, 0);
   EXPECT_EQ(table.target_bytes, 0);
@@ -145,14 +145,14 @@ TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
   const CostTable table = parse_costs(R"({"layers": [{)" + kUsual +
                                           R"(, "keeping_forward_s": 3, "forward_extra_bytes": 5,
                          "dropping_extra_bytes": 7, "needs_output": false, "recompute_s": 0.5,
-                         "recompute_extra_bytes": 2, "way": "flash",
-                         "other_ways": [{"name": "lean", "backward_s": 9, "saved_bytes": 8}]}]})",
+                         "recompute_extra_bytes": 2, "save_mode": "flash",
+                         "other_save_modes": [{"name": "lean", "backward_s": 9, "saved_bytes": 8}]}]})",
                                       "costs.json");
   const LayerCost& layer = table.layers[0];
   EXPECT_EQ(layer.forward_s, 1);
   EXPECT_EQ(layer.forward_extra_bytes, 7);
-  ASSERT_EQ(layer.ways.size(), 2u);
-  expect_same(layer.ways[0],
+  ASSERT_EQ(layer.modes.size(), 2u);
+  expect_same(layer.modes[0],
               {.name = "flash",
                .forward_s = 3,
                .backward_s = 2,
@@ -162,7 +162,7 @@ TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
                .recompute_s = 0.5,
                .recompute_extra_bytes = 2});
   // Another way is as fast as the plain forward where it does not say.
-  expect_same(layer.ways[1],
+  expect_same(layer.modes[1],
               {.name = "lean",
                .forward_s = 1,
                .backward_s = 9,
@@ -175,16 +175,16 @@ TEST(CostTable, HalvesOfABackwardAreReadWhereTheyAreGiven) {
   const CostTable table = parse_costs(
       R"({"layers": [{"input_bytes": 4, "output_bytes": 8, "saved_bytes": 9, "forward_s": 1,
                       "backward_input_s": 0.5, "backward_weight_s": 0.25, "weight_state_bytes": 7,
-                      "other_ways": [{"name": "lean", "saved_bytes": 8},
+                      "other_save_modes": [{"name": "lean", "saved_bytes": 8},
                                      {"name": "slow", "saved_bytes": 8, "backward_s": 5}]}]})",
       "costs.json");
   const LayerCost& layer = table.layers[0];
   EXPECT_EQ(layer.backward_input_s, 0.5);
   EXPECT_EQ(layer.backward_weight_s, 0.25);
   EXPECT_EQ(layer.weight_state_bytes, 7);
-  EXPECT_EQ(layer.ways[0].backward_s, 0.75);
-  EXPECT_EQ(layer.ways[1].backward_s, 0.75);
-  EXPECT_EQ(layer.ways[2].backward_s, 5);
+  EXPECT_EQ(layer.modes[0].backward_s, 0.75);
+  EXPECT_EQ(layer.modes[1].backward_s, 0.75);
+  EXPECT_EQ(layer.modes[2].backward_s, 5);
 }
 
 TEST(CostTable, HalvesThatAreNotKnownStayAwayFromTheFile) {
@@ -220,7 +220,7 @@ TEST(CostTable, IsTheSameAfterWritingAndReading) {
       layer.kind = dice.chance(50) ? "block" : "";
       // Doubles come back as they were, whatever their digits.
       layer.forward_s = 1.0 / static_cast<double>(dice.between(3, 1'000'000));
-      layer.ways[0].backward_s = layer.forward_s * 1e-9;
+      layer.modes[0].backward_s = layer.forward_s * 1e-9;
       layer.parameter_bytes = dice.between(0, 1000);
       layer.gradient_bytes = dice.between(0, 1000);
       layer.optimizer_bytes = dice.between(0, 1000);
@@ -267,7 +267,7 @@ TEST(CostTable, RefusesWhatIsNoObject) {
   EXPECT_EQ(error_of(R"({"layers": [3]})"), "costs.json: layer 0 is not an object");
   EXPECT_EQ(table_error(R"("loss": 3)"), "costs.json: loss is not an object");
   EXPECT_EQ(table_error(R"("residents": [3])"), "costs.json: resident 0 is not an object");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [3])"),
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [3])"),
             "costs.json: layer 0 (\"mlp\"), other way 0 is not an object");
 }
 
@@ -292,9 +292,9 @@ TEST(CostTable, NamesTheFieldThatIsMissing) {
   EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": 1)"), where + "has no backward_s");
   EXPECT_EQ(layer_error(R"("input_bytes": 1, "output_bytes": 1, )" + kTimes),
             where + "has no saved_bytes");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [{"name": "b", "saved_bytes": 8}])"),
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [{"name": "b", "saved_bytes": 8}])"),
             "costs.json: layer 0 (\"mlp\"), other way 0 has no backward_s");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [{"name": "b", "backward_s": 8}])"),
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [{"name": "b", "backward_s": 8}])"),
             "costs.json: layer 0 (\"mlp\"), other way 0 has no saved_bytes");
   EXPECT_EQ(table_error(R"("residents": [{"name": "state"}])"),
             "costs.json: resident 0 has no bytes");
@@ -311,7 +311,7 @@ TEST(CostTable, RefusesFieldsOfTheWrongSort) {
   EXPECT_EQ(error_of(R"({"layers": [{"name": 3}]})"), "costs.json: layer 0 name is not text");
   EXPECT_EQ(layer_error(kUsual + R"(, "needs_output": 1)"),
             where + "needs_output is neither true nor false");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": {})"), where + "other_ways is not a list");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": {})"), where + "other_save_modes is not a list");
   EXPECT_EQ(table_error(R"("residents": 3)"), "costs.json: residents is not a list");
   EXPECT_EQ(table_error(R"("description": 3)"), "costs.json: description is not text");
   EXPECT_EQ(table_error(R"("loss": {"name": 3})"), "costs.json: loss name is not text");
@@ -353,7 +353,7 @@ TEST(CostTable, RefusesAStateSmallerThanItsOutput) {
   EXPECT_EQ(layer_error(R"("input_bytes": 4, "output_bytes": 8, "saved_bytes": 7, )" + kTimes),
             "costs.json: layer 0 (\"mlp\") saved_bytes = 7 is less than output_bytes = 8; what is "
             "saved includes the output");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 7}])"),
             "costs.json: layer 0 (\"mlp\"), other way 0 saved_bytes = 7 is less than output_bytes "
             "= 8; what is saved includes the output");
@@ -369,7 +369,7 @@ TEST(CostTable, RefusesABackwardThatHoldsLessThanNothing) {
 
 TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {
   const auto other = [](const std::string& name) {
-    return layer_error(kUsual + R"(, "other_ways": [{"name": ")" + name + "\"}]");
+    return layer_error(kUsual + R"(, "other_save_modes": [{"name": ")" + name + "\"}]");
   };
   const std::string where = "costs.json: layer 0 (\"mlp\"), other way 0 has the name ";
   const std::string rule =
@@ -377,11 +377,11 @@ TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {
   EXPECT_EQ(other("all"), where + "\"all\"" + rule);
   EXPECT_EQ(other(""), where + "\"\"" + rule);
   EXPECT_EQ(other("two words"), where + "\"two words\"" + rule);
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 8}, {"name": "b"}])"),
             "costs.json: layer 0 (\"mlp\"), other way 1 has the name \"b\"" + rule);
   EXPECT_EQ(
-      layer_error(kUsual + R"(, "way": "a b")"),
+      layer_error(kUsual + R"(, "mode": "a b")"),
       "costs.json: layer 0 (\"mlp\") way \"a b\" is not a name: up to 64 letters, digits, - and _, "
       "not \"nothing\"");
 }
@@ -428,7 +428,7 @@ TEST(CostTable, AGradientMayBeOfAnotherSizeThanItsTensor) {
   const LayerCost& layer = table.layers[0];
   EXPECT_EQ(layer.input_gradient(), 0);
   EXPECT_EQ(layer.output_gradient(), 11);
-  EXPECT_EQ(layer.weight_half_bytes(), 4 + 11);
+  EXPECT_EQ(layer.weight_work_bytes(), 4 + 11);
   const CostTable usual = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
   EXPECT_EQ(usual.layers[0].input_gradient(), 4);
   EXPECT_EQ(usual.layers[0].output_gradient(), 8);
@@ -479,7 +479,7 @@ TEST(CostTable, PointsOutAKeyThatItDoesNotKnow) {
             "parameter_bytes, gradient_bytes, optimizer_bytes");
   EXPECT_EQ(table_error(R"("residents": [{"bytes": 3, "byte": 3}])"),
             "costs.json: resident 0 has the unknown key \"byte\"; did you mean bytes?");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_ways": [
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 8, "backwards": 1}])"),
             "costs.json: layer 0 (\"mlp\"), other way 0 has the unknown key \"backwards\"; did you "
             "mean backward_s?");

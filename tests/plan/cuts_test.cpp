@@ -110,7 +110,7 @@ TEST(Cuts, CountTheBytesOfBothMessages) {
                             .output_bytes = 11 + i,
                             .input_gradient_bytes = 20 + i,
                             .output_gradient_bytes = 21 + i,
-                            .ways = {{.forward_s = 100, .backward_s = 200, .saved_bytes = 50}}});
+                            .modes = {{.forward_s = 100, .backward_s = 200, .saved_bytes = 50}}});
   }
   const StageCosts costs(table, /*stages=*/3, {.link = {.latency_s = 0.5, .bytes_per_s = 1}});
   EXPECT_DOUBLE_EQ(costs.of(0, 0, 1).seconds, 300 + 0.5 + 11);

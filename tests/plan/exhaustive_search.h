@@ -27,7 +27,7 @@ class ExhaustiveSearch {
     states_ = size_t{1} << (layers_ + 1);
     for (const plan::LayerCost& layer : table.layers) {
       radix_.push_back(states_);
-      states_ *= layer.ways.size() + 1;
+      states_ *= layer.modes.size() + 1;
     }
     gradient_radix_ = states_;
     states_ *= static_cast<size_t>(layers_) + 2;
@@ -62,14 +62,14 @@ class ExhaustiveSearch {
   int64_t gradient_size(int i) const {
     return i == 0 ? layer(0).input_gradient() : layer(i - 1).output_gradient();
   }
-  const plan::KeepCost* kept(const State& state, int i) const {
+  const plan::SaveModeCost* kept(const State& state, int i) const {
     const int code = i < 0 || i >= layers_ ? 0 : state.kept[static_cast<size_t>(i)];
-    return code == 0 ? nullptr : &layer(i).ways[static_cast<size_t>(code - 1)];
+    return code == 0 ? nullptr : &layer(i).modes[static_cast<size_t>(code - 1)];
   }
   bool is_stored(const State& state, int i) const { return (state.stored >> i & 1) != 0; }
   // Kept with an output that backward needs, a layer holds a copy of it.
   bool has(const State& state, int i) const {
-    const plan::KeepCost* before = kept(state, i - 1);
+    const plan::SaveModeCost* before = kept(state, i - 1);
     return is_stored(state, i) || (before != nullptr && before->needs_output);
   }
 
@@ -97,7 +97,7 @@ class ExhaustiveSearch {
                                            : 0;
     for (int i = 0; i <= layers_; ++i) {
       state.bytes += is_stored(state, i) ? size(i) : 0;
-      const plan::KeepCost* keep = kept(state, i);
+      const plan::SaveModeCost* keep = kept(state, i);
       state.bytes += keep != nullptr ? keep->state_bytes(size(i + 1)) : 0;
     }
   }
@@ -161,7 +161,7 @@ class ExhaustiveSearch {
       }
     }
     if (const int i = state.gradient - 1; i >= 0 && i < layers_ && kept(state, i) != nullptr) {
-      const plan::KeepCost& keep = *kept(state, i);
+      const plan::SaveModeCost& keep = *kept(state, i);
       next.kept[static_cast<size_t>(i)] = 0;
       next.gradient = i;
       to(next, keep.backward_s, gradient_size(i) + keep.backward_extra_bytes);
@@ -181,9 +181,9 @@ class ExhaustiveSearch {
     if (kept(state, i) != nullptr) {
       return;
     }
-    for (size_t way = 0; way < layer(i).ways.size(); ++way) {
-      const plan::KeepCost& keep = layer(i).ways[way];
-      next.kept[static_cast<size_t>(i)] = static_cast<int>(way) + 1;
+    for (size_t mode = 0; mode < layer(i).modes.size(); ++mode) {
+      const plan::SaveModeCost& keep = layer(i).modes[mode];
+      next.kept[static_cast<size_t>(i)] = static_cast<int>(mode) + 1;
       if (!keep.needs_output) {
         next.stored |= 1u << (i + 1);
       }
@@ -206,7 +206,7 @@ class ExhaustiveSearch {
   void drops(const State& state, const To& to) const {
     State next = state;
     for (int i = 0; i <= layers_; ++i) {
-      const plan::KeepCost* before = kept(state, i - 1);
+      const plan::SaveModeCost* before = kept(state, i - 1);
       const bool has_copy = before != nullptr && before->needs_output;
       if (is_stored(state, i) && (kept(state, i) == nullptr || has_copy)) {
         next.stored &= ~(1u << i);

@@ -193,7 +193,7 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
 
 TEST(Lower, NamesLayersAndSaveModesAsTheTableDoes) {
   CostTable table = two_layers();
-  table.layers[1].ways.push_back({.name = "lean", .needs_output = false});
+  table.layers[1].modes.push_back({.name = "lean", .needs_output = false});
   const Program program = lower(table, keep_everything(table), 1, 0);
   ASSERT_EQ(program.layers.size(), 2u);
   EXPECT_EQ(program.layers[0], (program::LayerInfo{"layer0", {{"all", true}}}));
@@ -242,10 +242,10 @@ TEST(Lower, ARecomputedActivationIsANewValue) {
 
 TEST(Lower, AForwardWhoseOutputNobodyReadsLeavesItOut) {
   CostTable table = two_layers();
-  KeepCost& way = table.layers[1].ways[0];
-  way.needs_output = false;
-  way.recompute_s = 0.125;
-  way.recompute_extra_bytes = 2;
+  SaveModeCost& mode = table.layers[1].modes[0];
+  mode.needs_output = false;
+  mode.recompute_s = 0.125;
+  mode.recompute_extra_bytes = 2;
   const Program program = lower(table, recompute_everything(table), 1, 0);
   const RankProgram& rank = program.ranks[0];
   expect_line(rank, 3, {Op::Forward, {"x1.0"}, {"s1.0"}, {}, 0.125, 7 + 2});
@@ -259,8 +259,8 @@ TEST(Lower, AForwardWhoseOutputNobodyReadsLeavesItOut) {
 
 TEST(Lower, AnOutputThatBackwardDoesNotNeedGoesWithItsLastReader) {
   CostTable table = two_layers();
-  table.layers[0].ways[0].needs_output = false;
-  table.layers[1].ways[0].needs_output = false;
+  table.layers[0].modes[0].needs_output = false;
+  table.layers[1].modes[0].needs_output = false;
   const RankProgram rank = lower(table, keep_everything(table), 1, 0).ranks[0];
   EXPECT_EQ(names_of(rank, rank.instructions[2].frees), (std::vector<std::string>{"t.0", "x2.0"}));
   EXPECT_EQ(names_of(rank, rank.instructions[3].frees),
@@ -269,7 +269,7 @@ TEST(Lower, AnOutputThatBackwardDoesNotNeedGoesWithItsLastReader) {
 
 TEST(Lower, TheWayOfAScheduleIsTheSaveModeOfTheProgram) {
   CostTable table = two_layers();
-  table.layers[0].ways.push_back({.name = "lean",
+  table.layers[0].modes.push_back({.name = "lean",
                                   .forward_s = 1.5,
                                   .backward_s = 2.5,
                                   .saved_bytes = 22,

@@ -233,7 +233,7 @@ TEST(Planner, TheLeastLimitOfRotorIsThatOfTheBestScheduleWithTargets) {
 
 TEST(Planner, SaysWhatHoldsMostAtTheLeastLimit) {
   CostTable table = four_layers();
-  table.layers[1].ways[0].backward_extra_bytes = 100;
+  table.layers[1].modes[0].backward_extra_bytes = 100;
   for (const Recompute kind : kKinds) {
     EXPECT_EQ(plan_of(table, kind, 1).binding, "backward of layer1, micro-batch 0");
   }
@@ -307,7 +307,7 @@ TEST(Planner, TakesEveryTableThatTheReaderTakes) {
                                      {{.forward = 1, .backward = 1, .size = 10, .kept = 10},
                                       {.forward = 1, .backward = 1, .size = 1, .kept = 1}});
   for (const int64_t extra : {-2, -3, -10}) {
-    table.layers[1].ways[0].backward_extra_bytes = extra;
+    table.layers[1].modes[0].backward_extra_bytes = extra;
     std::optional<CostTable> read;
     try {
       read = parse_costs(format_costs(table), "costs.json");

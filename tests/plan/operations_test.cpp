@@ -108,20 +108,20 @@ TEST(Operations, SecondsCountEveryRunAndTheWayOfEachLayer) {
   table.loss.seconds = 5;
   // Keeping costs more than running plainly, a second way less than the first, and a run without
   // its output least of all.
-  table.layers[0].ways[0].forward_s = 11;
-  table.layers[0].ways[0].recompute_s = 9;
-  table.layers[0].ways.push_back(
+  table.layers[0].modes[0].forward_s = 11;
+  table.layers[0].modes[0].recompute_s = 9;
+  table.layers[0].modes.push_back(
       {.name = "b", .forward_s = 12, .backward_s = 21, .needs_output = false, .recompute_s = 7});
   EXPECT_EQ(seconds_of(table, keep_everything(table)), 11 + 30 + 5 + 40 + 20);
   // The first way needs the output, so that it is not left out.
   EXPECT_EQ(seconds_of(table, recompute_everything(table)), 10 + 30 + 5 + 30 + 40 + 11 + 20);
-  const Operations second_way{{ForwardKeepInput, 0},
+  const Operations second_mode{{ForwardKeepInput, 0},
                               {ForwardAll, 1},
                               {Loss, 2},
                               {Backward, 1},
                               {ForwardAll, 0, 1},
                               {Backward, 0}};
-  EXPECT_EQ(seconds_of(table, second_way), 10 + 30 + 5 + 40 + 7 + 21);
+  EXPECT_EQ(seconds_of(table, second_mode), 10 + 30 + 5 + 40 + 7 + 21);
   // Kept from the beginning, the second way runs in full.
   const Operations kept{
       {ForwardAll, 0, 1}, {ForwardAll, 1}, {Loss, 2}, {Backward, 1}, {Backward, 0}};
@@ -130,7 +130,7 @@ TEST(Operations, SecondsCountEveryRunAndTheWayOfEachLayer) {
 
 TEST(Operations, OnlyAForwardRightBeforeItsBackwardLeavesTheOutputOut) {
   CostTable table = homogeneous(2, kStage);
-  table.layers[0].ways[0].needs_output = false;
+  table.layers[0].modes[0].needs_output = false;
   const Operations again = recompute_everything(table);
   for (size_t i = 0; i < again.size(); ++i) {
     const bool expected = again[i] == Operation{ForwardAll, 0};

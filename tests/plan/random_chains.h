@@ -50,7 +50,7 @@ inline plan::CostTable small_chain(Dice& dice, int64_t layers) {
 
 struct RichOptions {
   int64_t most_size = 9;  // bytes of an activation
-  int64_t most_ways = 3;
+  int64_t most_modes = 3;
   bool has_cheap_recompute = true;  // recompute_s below forward_s
   bool has_held = true;
   int64_t most_carried = 3;
@@ -98,9 +98,9 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
                           .output_gradient_bytes = dice.chance(60) ? -1 : dice.between(0, 2 * unit),
                           .forward_s = static_cast<double>(dice.between(1, 9)),
                           .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit)};
-    const int64_t ways = dice.between(1, options.most_ways);
-    for (int64_t way = 0; way < ways; ++way) {
-      plan::KeepCost keep{.name = "way" + std::to_string(way),
+    const int64_t modes = dice.between(1, options.most_modes);
+    for (int64_t mode = 0; mode < modes; ++mode) {
+      plan::SaveModeCost keep{.name = "way" + std::to_string(mode),
                           .forward_s = layer.forward_s + static_cast<double>(dice.between(0, 3)),
                           .backward_s = static_cast<double>(dice.between(1, 9)),
                           .saved_bytes = layer.output_bytes + dice.between(0, 2 * unit),
@@ -119,7 +119,7 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
                                              static_cast<int64_t>(keep.forward_s)));
       }
       keep.recompute_extra_bytes = dice.between(0, keep.forward_extra_bytes);
-      layer.ways.push_back(keep);
+      layer.modes.push_back(keep);
     }
     table.layers.push_back(layer);
     input = layer.output_bytes;
@@ -145,14 +145,14 @@ inline int64_t keep_all_bytes(const plan::CostTable& table) {
   int64_t live = table.input_bytes(), peak = live;
   const auto hold = [&](int64_t working) { peak = std::max(peak, live + working); };
   for (const plan::LayerCost& layer : table.layers) {
-    hold(layer.ways[0].saved_bytes + layer.ways[0].forward_extra_bytes);
-    live += layer.ways[0].saved_bytes;
+    hold(layer.modes[0].saved_bytes + layer.modes[0].forward_extra_bytes);
+    live += layer.modes[0].saved_bytes;
   }
   hold(table.layers.back().output_gradient() + table.loss.extra_bytes);
   live += table.layers.back().output_gradient();
   for (auto layer = table.layers.rbegin(); layer != table.layers.rend(); ++layer) {
     // An output that backward does not need has been freed by its last reader.
-    const plan::KeepCost& keep = layer->ways[0];
+    const plan::SaveModeCost& keep = layer->modes[0];
     live -= keep.needs_output ? 0 : layer->output_bytes;
     hold(layer->input_gradient() + keep.backward_extra_bytes);
     live += layer->input_gradient() - layer->freed_by_backward(keep);

@@ -83,7 +83,7 @@ inline RandomPipeline random_pipeline_of(Dice& dice,
   RandomPipeline one{.kind = kind,
                      .table = dice.chance(50)
                                   ? small_chain(dice, layers)
-                                  : rich_chain(dice, layers, {.most_size = 6, .most_ways = 2})};
+                                  : rich_chain(dice, layers, {.most_size = 6, .most_modes = 2})};
   one.pipeline = {.schedule = schedule,
                   .cuts = random_cuts(dice, layers, stages),
                   .link = {.latency_s = 0.5, .bytes_per_s = dice.chance(50) ? 0.0 : 16.0}};

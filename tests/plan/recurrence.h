@@ -47,7 +47,7 @@ class Recurrence {
   }
 
   // A(i, l)
-  int64_t keep_need(int i, int l, const plan::KeepCost& keep) const {
+  int64_t keep_need(int i, int l, const plan::SaveModeCost& keep) const {
     const int64_t state = keep.state_bytes(size(i + 1));
     const bool leaves_output_out = i == l && !keep.needs_output;
     const int64_t forward = leaves_output_out ? state + keep.recompute_extra_bytes
@@ -71,7 +71,7 @@ class Recurrence {
 
   double compute(int i, int l, int64_t bytes) {
     double best = kInfinity;
-    for (const plan::KeepCost& keep : layer(i).ways) {
+    for (const plan::SaveModeCost& keep : layer(i).modes) {
       if (bytes < keep_need(i, l, keep)) {
         continue;
       }

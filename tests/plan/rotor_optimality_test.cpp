@@ -132,7 +132,7 @@ TEST(RotorOptimality, HoldsWithSeveralWaysOfKeepingAndOutputsLeftOut) {
     const CostTable table =
         test::rich_chain(dice,
                          dice.between(1, 4),
-                         {.most_size = 6, .most_ways = 2, .has_held = false, .most_carried = 0});
+                         {.most_size = 6, .most_modes = 2, .has_held = false, .most_carried = 0});
     SCOPED_TRACE(cat("chain ", i, ": ", format_costs(table)));
     compare(table, dice, Recurrence::SweepGuard::UntilStop, sum);
   }
@@ -148,9 +148,9 @@ TEST(RotorOptimality, RunsALayerTwiceWhereThatIsFasterThanKeepingIt) {
   // memory than keeping takes must then be put to use: the plain forward's extra needs it here.
   CostTable chain = test::make_chain(1, {{.forward = 1, .backward = 1, .size = 1, .kept = 2}});
   chain.layers[0].forward_extra_bytes = 9;
-  chain.layers[0].ways[0].forward_s = 5;
-  chain.layers[0].ways[0].needs_output = false;
-  chain.layers[0].ways[0].recompute_s = 1;
+  chain.layers[0].modes[0].forward_s = 5;
+  chain.layers[0].modes[0].needs_output = false;
+  chain.layers[0].modes[0].recompute_s = 1;
   EXPECT_EQ(ExhaustiveSearch(chain).fastest(11), 3);
   EXPECT_EQ(solve_rotor(chain, 10, {}).seconds, 6);
   EXPECT_EQ(solve_rotor(chain, 11, {}).seconds, 3);

@@ -174,7 +174,7 @@ struct SmallCase {
     for (int i = 0; i < 2; ++i) {
       LayerCost layer{
           .name = cat("layer ", i), .input_bytes = 4, .output_bytes = 4, .forward_s = 1};
-      layer.ways = {{.forward_s = 1, .backward_s = 2, .saved_bytes = 10, .needs_output = false}};
+      layer.modes = {{.forward_s = 1, .backward_s = 2, .saved_bytes = 10, .needs_output = false}};
       table.layers.push_back(layer);
     }
     table.loss.seconds = 1;
@@ -363,8 +363,8 @@ TEST(Shard, GathersNothingForABackwardThatNeedsNoWeights) {
   // What comes next may be gathered while it runs, its own weights for another micro-batch
   // included.
   const CostTable table = with_sharding(one.table, one.sharding);
-  EXPECT_EQ(table.layers[0].ways[0].backward_extra_bytes, 5000 + 500 + 5000);
-  EXPECT_EQ(table.layers[1].ways[0].backward_extra_bytes, 2000 + 200 + 500 + 5000);
+  EXPECT_EQ(table.layers[0].modes[0].backward_extra_bytes, 5000 + 500 + 5000);
+  EXPECT_EQ(table.layers[1].modes[0].backward_extra_bytes, 2000 + 200 + 500 + 5000);
 }
 
 TEST(Shard, KeepsWhatItHasGathered) {
@@ -413,14 +413,14 @@ TEST(Shard, AddsToTheTableWhatALayerFinds) {
   // Own weights, the larger of the neighbours', and the largest bucket that one of them left.
   EXPECT_EQ(table.layers[0].forward_extra_bytes, 500 + 200 + 5000);
   EXPECT_EQ(table.layers[1].forward_extra_bytes, 200 + 500 + 5000);
-  EXPECT_EQ(table.layers[1].ways[0].forward_extra_bytes, 200 + 500 + 5000);
-  EXPECT_EQ(table.layers[1].ways[0].recompute_extra_bytes, 200 + 500 + 5000);
-  EXPECT_EQ(table.layers[1].ways[0].backward_extra_bytes, 2000 + 200 + 500 + 5000);
+  EXPECT_EQ(table.layers[1].modes[0].forward_extra_bytes, 200 + 500 + 5000);
+  EXPECT_EQ(table.layers[1].modes[0].recompute_extra_bytes, 200 + 500 + 5000);
+  EXPECT_EQ(table.layers[1].modes[0].backward_extra_bytes, 2000 + 200 + 500 + 5000);
   EXPECT_EQ(table.loss.extra_bytes, 4000 + 400 + 200 + 4000);
   // The halves: without a figure of their own, input and gradient of the output stay between them.
-  EXPECT_EQ(table.layers[1].weight_half_bytes(), 8 + 2000);
+  EXPECT_EQ(table.layers[1].weight_work_bytes(), 8 + 2000);
   EXPECT_EQ(table.layers[1].weight_extra_bytes, 500 + 5000);
-  EXPECT_EQ(table.layers[1].input_half_extra_bytes(table.layers[1].ways[0]),
+  EXPECT_EQ(table.layers[1].input_gradient_extra_bytes(table.layers[1].modes[0]),
             8 + 2000 + 200 + 500 + 5000);
   // On ranks of their own, layers find nothing of others'.
   const CostTable apart = with_sharding(one.table, one.sharding, {0, 1, 1});
@@ -432,7 +432,7 @@ TEST(Shard, AddsToTheTableWhatALayerFinds) {
             500 + 5000);
   EXPECT_EQ(with_sharding(kept.table, kept.sharding).layers[1].weight_extra_bytes, 700 + 5000);
   const SmallCase resident(Shard::Optimizer);
-  EXPECT_EQ(with_sharding(resident.table, resident.sharding).layers[0].ways[0].backward_extra_bytes,
+  EXPECT_EQ(with_sharding(resident.table, resident.sharding).layers[0].modes[0].backward_extra_bytes,
             0);
 }
 

@@ -42,7 +42,7 @@ CostTable random_chain(Dice& dice, int64_t layers, int64_t most_carried) {
   return dice.chance(60)
              ? test::small_chain(dice, layers)
              : test::rich_chain(
-                   dice, layers, {.most_size = 6, .most_ways = 2, .most_carried = most_carried});
+                   dice, layers, {.most_size = 6, .most_modes = 2, .most_carried = most_carried});
 }
 
 // A pipeline to plan, with limits between the least and what keeping everything takes.

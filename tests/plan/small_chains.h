@@ -29,7 +29,7 @@ inline plan::CostTable make_chain(int64_t input,
                           .forward_s = stage.forward,
                           .forward_extra_bytes = stage.forward_extra};
     layer.name += std::to_string(table.layers.size());
-    layer.ways = {{.forward_s = stage.forward,
+    layer.modes = {{.forward_s = stage.forward,
                    .backward_s = stage.backward,
                    .saved_bytes = stage.kept,
                    .forward_extra_bytes = stage.forward_extra,

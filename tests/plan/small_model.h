@@ -20,7 +20,7 @@ inline program::Program small_turns(const std::vector<int32_t>& cuts,
   plan::CostTable table;
   for (int32_t i = 0; i < cuts.back(); ++i) {
     plan::LayerCost layer{.name = cat("layer ", i), .input_bytes = 4, .output_bytes = 4};
-    layer.ways = {{.saved_bytes = 10, .needs_output = false}};
+    layer.modes = {{.saved_bytes = 10, .needs_output = false}};
     table.layers.push_back(layer);
   }
   plan::Pipeline pipeline{.schedule = schedule, .cuts = cuts};

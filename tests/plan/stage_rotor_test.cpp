@@ -22,7 +22,7 @@ CostTable random_chain(Dice& dice, int64_t layers, int64_t most_carried) {
       dice.chance(50)
           ? test::small_chain(dice, layers)
           : test::rich_chain(
-                dice, layers, {.most_size = 6, .most_ways = 2, .most_carried = most_carried});
+                dice, layers, {.most_size = 6, .most_modes = 2, .most_carried = most_carried});
   for (LayerCost& layer : table.layers) {
     layer.weight_extra_bytes = dice.between(0, 2);
   }

@@ -122,7 +122,7 @@ TEST(WriteUpdates, WithoutUnitsTheStepHasNothingToMove) {
 TEST(WriteUpdates, TheStepKeepsItsSecondsAndBytes) {
   CostTable table;
   table.layers = {{.name = "layer", .input_bytes = 4, .output_bytes = 4}};
-  table.layers[0].ways = {{.saved_bytes = 4}};
+  table.layers[0].modes = {{.saved_bytes = 4}};
   table.clear_s = 0.25;
   table.step_s = 1;
   table.step_extra_bytes = 77;

@@ -29,7 +29,7 @@ class CountingLayer final : public model::Layer {
   const std::string& name() const override { return name_; }
   const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
   std::string kind() const override { return kind_; }
-  const std::vector<model::Way>& ways() const override { return ways_; }
+  const std::vector<model::SaveMode>& save_modes() const override { return modes_; }
   model::Tensors forward(model::Weights,
                          const model::Tensors& input,
                          const model::Pass&,
@@ -54,7 +54,7 @@ class CountingLayer final : public model::Layer {
   std::string name_, kind_;
   int* runs_;
   std::vector<model::ParameterSpec> specs_;
-  std::vector<model::Way> ways_{{"all"}};
+  std::vector<model::SaveMode> modes_{{"all"}};
 };
 
 int runs_of_second(const std::string& kind) {
@@ -90,14 +90,14 @@ TEST(Profile, FindsTheBytesThatTheLayersPromise) {
       EXPECT_EQ(cost.input_bytes, model::bytes_of(shapes));
       EXPECT_EQ(cost.input_gradient(), model::bytes_of(shapes))
           << "nothing travels beside it on a CPU";
-      for (size_t way = 0; way < cost.ways.size(); ++way) {
+      for (size_t mode = 0; mode < cost.modes.size(); ++mode) {
         const model::LayerSize size =
-            chain.layer(i).size_for(shapes, at::kFloat, static_cast<int32_t>(way));
-        EXPECT_EQ(cost.ways[way].saved_bytes, size.kept_bytes);
-        EXPECT_GE(cost.ways[way].forward_extra_bytes, 0);
-        EXPECT_GE(cost.ways[way].recompute_extra_bytes, 0);
-        EXPECT_GE(cost.ways[way].backward_extra_bytes, -cost.input_bytes);
-        EXPECT_EQ(cost.ways[way].forward_s, 0) << "only bytes were asked for";
+            chain.layer(i).size_for(shapes, at::kFloat, static_cast<int32_t>(mode));
+        EXPECT_EQ(cost.modes[mode].saved_bytes, size.kept_bytes);
+        EXPECT_GE(cost.modes[mode].forward_extra_bytes, 0);
+        EXPECT_GE(cost.modes[mode].recompute_extra_bytes, 0);
+        EXPECT_GE(cost.modes[mode].backward_extra_bytes, -cost.input_bytes);
+        EXPECT_EQ(cost.modes[mode].forward_s, 0) << "only bytes were asked for";
       }
       shapes = chain.layer(i).size_for(shapes, at::kFloat).outputs;
       EXPECT_EQ(cost.output_bytes, model::bytes_of(shapes));
@@ -138,9 +138,9 @@ TEST(Profile, MeasuresSecondsOfEverythingAndReportsItsRounds) {
   EXPECT_EQ(steps, 5) << "a warm-up round comes first";
   for (const plan::LayerCost& layer : table.layers) {
     EXPECT_GT(layer.forward_s, 0);
-    for (const plan::KeepCost& way : layer.ways) {
-      EXPECT_GT(way.forward_s, 0);
-      EXPECT_GT(way.backward_s, 0);
+    for (const plan::SaveModeCost& mode : layer.modes) {
+      EXPECT_GT(mode.forward_s, 0);
+      EXPECT_GT(mode.backward_s, 0);
     }
   }
   EXPECT_GT(table.loss.seconds, 0);

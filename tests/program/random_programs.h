@@ -209,7 +209,7 @@ inline plan::StageOperations random_operations(Dice& dice,
   using plan::OperationKind;
   plan::StageOperations stage;
   const auto keep = [&](int32_t layer) {
-    const auto modes = static_cast<int64_t>(table.layers[static_cast<size_t>(layer)].ways.size());
+    const auto modes = static_cast<int64_t>(table.layers[static_cast<size_t>(layer)].modes.size());
     return plan::Operation{
         OperationKind::ForwardAll, layer, static_cast<int32_t>(dice.between(0, modes - 1))};
   };

@@ -215,7 +215,7 @@ TEST(Simulate, AgreesWithTheVerifierOnPlannedPrograms) {
     plan::CostTable table = test::rich_chain(dice, dice.between(1, 8), {});
     if (dice.chance(50)) {
       table.layers[0].forward_s = 0;  // instructions that take no time must not change the peak
-      table.layers.back().ways[0].backward_s = 0;
+      table.layers.back().modes[0].backward_s = 0;
     }
     const int64_t least = plan::solve_rotor(table, 0, {.threads = 1}).least_bytes;
     const int64_t limit = dice.between(least, std::max(least, test::keep_all_bytes(table)));

@@ -51,7 +51,7 @@ Program random_pipeline(Random& random) {
     layer.name = cat("layer ", i);
     layer.input_bytes = bytes;
     layer.output_bytes = bytes = pick(random, 1, 9);
-    layer.ways = {{.saved_bytes = 20, .needs_output = pick(random, 0, 1) == 1}};
+    layer.modes = {{.saved_bytes = 20, .needs_output = pick(random, 0, 1) == 1}};
     table.layers.push_back(layer);
   }
   table.target_bytes = 1;
@@ -152,7 +152,7 @@ Program two_ranks() {
     plan::LayerCost layer;
     layer.name = cat("layer ", i);
     layer.input_bytes = layer.output_bytes = 4;
-    layer.ways = {{.saved_bytes = 10, .needs_output = false}};
+    layer.modes = {{.saved_bytes = 10, .needs_output = false}};
     table.layers.push_back(layer);
   }
   plan::Pipeline pipeline{.schedule = schedule::make_schedule(schedule::Kind::OneFOneB, 2, 2),

@@ -121,11 +121,11 @@ class PipelineRank {
            .seconds = 2e-3,
            .working_bytes = 16 * kExampleMiB});
     }
-    add_halves(micro_batch, kept, d);
+    add_split(micro_batch, kept, d);
   }
 
   // The gradient leaves before the weights' halves begin.
-  void add_halves(int32_t micro_batch, const Kept& kept, program::ValueId d) {
+  void add_split(int32_t micro_batch, const Kept& kept, program::ValueId d) {
     using enum program::ValueKind;
     std::vector<program::ValueId> work;
     for (int32_t at = 1; at >= 0; --at) {

@@ -22,14 +22,14 @@ CostTable small_table(int blocks) {
        .input_bytes = 1 * kKiB,
        .output_bytes = 16 * kKiB,
        .forward_s = 1e-3,
-       .ways = {{.forward_s = 1e-3, .backward_s = 1e-3, .saved_bytes = 16 * kKiB}}});
+       .modes = {{.forward_s = 1e-3, .backward_s = 1e-3, .saved_bytes = 16 * kKiB}}});
   for (int block = 0; block < blocks; ++block) {
     table.layers.push_back(
         {.name = cat("block ", block),
          .input_bytes = 16 * kKiB,
          .output_bytes = 16 * kKiB,
          .forward_s = 10e-3,
-         .ways = {
+         .modes = {
              {.name = "all", .forward_s = 10e-3, .backward_s = 20e-3, .saved_bytes = 128 * kKiB},
              {.name = "less", .forward_s = 10e-3, .backward_s = 24e-3, .saved_bytes = 96 * kKiB}}});
   }
@@ -76,8 +76,8 @@ TEST(PlanText, LineWithoutSeconds) {
   table.loss.seconds = table.step_s = 0;
   for (plan::LayerCost& layer : table.layers) {
     layer.forward_s = 0;
-    for (plan::KeepCost& way : layer.ways) {
-      way.forward_s = way.backward_s = 0;
+    for (plan::SaveModeCost& mode : layer.modes) {
+      mode.forward_s = mode.backward_s = 0;
     }
   }
   EXPECT_EQ(plan_line(plan_of(table, Recompute::None)), "none, 0 forwards run again; peak 1.2 MiB");
@@ -126,7 +126,7 @@ TEST(PlanText, TableOfWays) {
   EXPECT_EQ(
       plan_table(table,
                  with_operations({{ForwardAll, 0},
-                                  {ForwardAll, 1, /*way=*/1},
+                                  {ForwardAll, 1, /*mode=*/1},
                                   {ForwardKeepInput, 2},
                                   {ForwardAll, 3},
                                   {Loss, 4},

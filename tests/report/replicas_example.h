@@ -15,7 +15,7 @@ inline program::Program replicas_program(program::Shard shard) {
   plan::CostTable table;
   for (const char* name : {"a", "b"}) {
     plan::LayerCost layer{.name = name, .input_bytes = 4, .output_bytes = 4, .forward_s = 1};
-    layer.ways = {{.forward_s = 1, .backward_s = 2, .saved_bytes = 10, .needs_output = false}};
+    layer.modes = {{.forward_s = 1, .backward_s = 2, .saved_bytes = 10, .needs_output = false}};
     table.layers.push_back(layer);
   }
   table.loss.seconds = 1;

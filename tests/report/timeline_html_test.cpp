@@ -123,7 +123,7 @@ TEST(TimelineHtml, NamesCannotBreakOut) {
   const json data = embedded_data(html);
   EXPECT_EQ(data["title"], hostile);
   EXPECT_EQ(data["layers"][1]["name"], hostile);
-  EXPECT_EQ(data["layers"][1]["ways"][0], hostile);
+  EXPECT_EQ(data["layers"][1]["modes"][0], hostile);
   EXPECT_EQ(data["ranks"][0]["residents"][0]["name"], hostile);
 }
 

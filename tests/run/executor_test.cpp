@@ -63,10 +63,10 @@ class Fixture {
     double seconds = 1;
     for (plan::LayerCost& layer : costs.layers) {
       layer.forward_s = seconds;
-      for (plan::KeepCost& way : layer.ways) {
-        way.forward_s = seconds;
-        way.recompute_s = seconds / 2;
-        way.backward_s = 2 * seconds + static_cast<double>(&way - layer.ways.data()) / 8;
+      for (plan::SaveModeCost& mode : layer.modes) {
+        mode.forward_s = seconds;
+        mode.recompute_s = seconds / 2;
+        mode.backward_s = 2 * seconds + static_cast<double>(&mode - layer.modes.data()) / 8;
       }
       seconds += 0.25;
     }

@@ -201,7 +201,7 @@ TEST_P(Pipelines, HoldWhatTheirProgramsSay) {
     costs = profile::measure(chain,
                              parameters,
                              test::first_rows(input.batch, 2),
-                             {.only_bytes = true, .measures_halves = true});
+                             {.only_bytes = true, .measures_split = true});
   }
   const Prepared prepared(chain, costs, kind, ranks, micro_batches);
   comm::run_local(ranks, [&](comm::Group& group) {

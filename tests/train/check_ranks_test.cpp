@@ -34,7 +34,7 @@ class CountsForwards final : public model::Layer {
 
   const std::string& name() const override { return name_; }
   const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<model::Way>& ways() const override { return ways_; }
+  const std::vector<model::SaveMode>& save_modes() const override { return modes_; }
   model::Tensors forward(model::Weights,
                          const model::Tensors& input,
                          const model::Pass&,
@@ -62,7 +62,7 @@ class CountsForwards final : public model::Layer {
   mutable int64_t forwards_ = 0;
   std::string name_ = "counts forwards";
   std::vector<model::ParameterSpec> specs_{{.name = "count.weight", .shape = {1}}};
-  std::vector<model::Way> ways_{{"all"}};
+  std::vector<model::SaveMode> modes_{{"all"}};
 };
 
 constexpr model::Gpt2Shape kShape{
@@ -101,7 +101,7 @@ Checked check(Fault fault, schedule::Kind kind, std::vector<int32_t> first_layer
     costs = profile::measure(chain,
                              parameters,
                              test::first_rows(batch.batch, 2),
-                             {.only_bytes = true, .measures_halves = true});
+                             {.only_bytes = true, .measures_split = true});
     alone = plan::whole_holdings(model_sizes(recipe, chain), costs, plan::Machine());
   }
   const plan::PipelineAnswer planned = plan::solve_pipeline(

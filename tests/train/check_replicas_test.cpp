@@ -35,7 +35,7 @@ class KnowsItsThread final : public model::Layer {
 
   const std::string& name() const override { return name_; }
   const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<model::Way>& ways() const override { return ways_; }
+  const std::vector<model::SaveMode>& save_modes() const override { return modes_; }
   model::Tensors forward(model::Weights,
                          const model::Tensors& input,
                          const model::Pass&,
@@ -64,7 +64,7 @@ class KnowsItsThread final : public model::Layer {
   Thread& first_;
   std::string name_ = "knows its thread";
   std::vector<model::ParameterSpec> specs_{{.name = "thread.weight", .shape = {1}}};
-  std::vector<model::Way> ways_{{"all"}};
+  std::vector<model::SaveMode> modes_{{"all"}};
 };
 
 constexpr model::Gpt2Shape kShape{
@@ -101,7 +101,7 @@ CheckReport check(const config::Recipe& recipe, Fault fault) {
     costs = profile::measure(chain,
                              parameters,
                              test::first_rows(batch.batch, 2),
-                             {.only_bytes = true, .measures_halves = true});
+                             {.only_bytes = true, .measures_split = true});
   }
   first = std::thread::id();
   const plan::Outcome planned =

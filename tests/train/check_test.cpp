@@ -25,7 +25,7 @@ class OwnRandomState final : public model::Layer {
  public:
   const std::string& name() const override { return name_; }
   const std::vector<model::ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<model::Way>& ways() const override { return ways_; }
+  const std::vector<model::SaveMode>& save_modes() const override { return modes_; }
   model::Tensors forward(model::Weights,
                          const model::Tensors& input,
                          const model::Pass&,
@@ -54,7 +54,7 @@ class OwnRandomState final : public model::Layer {
   mutable uint64_t draws_ = 0;
   std::string name_ = "own random state";
   std::vector<model::ParameterSpec> specs_;
-  std::vector<model::Way> ways_{{"all"}};
+  std::vector<model::SaveMode> modes_{{"all"}};
 };
 
 constexpr model::Gpt2Shape kShape{

@@ -17,8 +17,8 @@
 #include "penstock/base/version.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/pending_checkpoint.h"
-#include "penstock/checkpoint/pieces.h"
-#include "penstock/checkpoint/rank_pieces.h"
+#include "penstock/checkpoint/tensor_shards.h"
+#include "penstock/checkpoint/rank_shards.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/strict_json.h"
 #include "penstock/checkpoint/together.h"
@@ -206,7 +206,7 @@ fs::path commit(PendingCheckpoint& pending,
 struct TensorFile {
   const char* name;
   SafetensorsLayout layout;
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
 };
 
 fs::path write_together(const config::Recipe& recipe,
@@ -227,7 +227,7 @@ fs::path write_together(const config::Recipe& recipe,
     });
     const fs::path folder = share_text(group, 0, pending ? pending->path().string() : "", what);
     for (const TensorFile& file : files) {
-      const FileRecord record = write_pieces(folder, file.name, file.layout, file.pieces, group);
+      const FileRecord record = write_shards(folder, file.name, file.layout, file.shards, group);
       if (pending) {
         pending->add(record);
       }
@@ -291,7 +291,7 @@ fs::path save(const config::Recipe& recipe,
     // Replicas have the same: the first writes it.
     files.push_back({kLayersName,
                      SafetensorsLayout(layers, metadata),
-                     at.data == 0 ? layer_state_pieces(parameters) : std::vector<Piece>()});
+                     at.data == 0 ? layer_state_shards(parameters) : std::vector<TensorShard>()});
   }
   return write_together(
       recipe, files, state_text(recipe, optimizer, replicas, state), state, group);
@@ -326,15 +326,15 @@ void load_state(const fs::path& folder,
                 const model::Parameters& parameters,
                 const optim::Optimizer& optimizer) {
   const SafetensorsFile file(folder / kOptimizerName);
-  read_pieces(file, state_pieces(parameters, optimizer));
-  std::vector<Piece> pieces = replica_state_pieces(parameters, optimizer);
+  read_shards(file, state_shards(parameters, optimizer));
+  std::vector<TensorShard> shards = replica_state_shards(parameters, optimizer);
   if (stored_replicas == parameters.replicas()) {
-    name_by_replica(pieces, parameters.replica());
-    return read_pieces(file, pieces);
+    name_by_replica(shards, parameters.replica());
+    return read_shards(file, shards);
   }
-  for (const Piece& piece : pieces) {
+  for (const TensorShard& shard : shards) {
     // At least one: where there is none, the error says so.
-    read_mean(file, piece, std::max<int64_t>(stored_replicas, 1));
+    read_mean(file, shard, std::max<int64_t>(stored_replicas, 1));
   }
 }
 
@@ -357,10 +357,10 @@ config::Recipe verified_recipe(const fs::path& folder) {
 }
 
 void load_weights(const fs::path& folder, model::Parameters& parameters) {
-  read_pieces(SafetensorsFile(folder / kWeightsName), weight_pieces(parameters));
+  read_shards(SafetensorsFile(folder / kWeightsName), weight_shards(parameters));
   parameters.refresh_compute();
   if (parameters.has_state()) {
-    read_exact_pieces(SafetensorsFile(folder / kLayersName), layer_state_pieces(parameters));
+    read_exact_shards(SafetensorsFile(folder / kLayersName), layer_state_shards(parameters));
     parameters.reset_state();
   }
 }

@@ -8,8 +8,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/checkpoint/manifest.h"
-#include "penstock/checkpoint/pieces.h"
-#include "penstock/checkpoint/rank_pieces.h"
+#include "penstock/checkpoint/tensor_shards.h"
+#include "penstock/checkpoint/rank_shards.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/safetensors.h"
 #include "penstock/checkpoint/together.h"
@@ -85,11 +85,11 @@ void fill_parameters(const SafetensorsFile& file,
                                 " that this model lacks: it is another model's"));
     }
   }
-  std::vector<Piece> pieces = weight_pieces(parameters);
-  for (Piece& piece : pieces) {
-    piece.tensor = stored_name(piece.tensor);
+  std::vector<TensorShard> shards = weight_shards(parameters);
+  for (TensorShard& shard : shards) {
+    shard.tensor = stored_name(shard.tensor);
   }
-  read_pieces(file, pieces);
+  read_shards(file, shards);
   parameters.refresh_compute();
 }
 
@@ -116,11 +116,11 @@ fs::path find_weights_file(const fs::path& path) {
 }
 
 void load_tensors(const fs::path& file, const std::vector<NamedTensor>& tensors) {
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
   for (const NamedTensor& named : tensors) {
-    pieces.push_back({named.name, named.tensor->sizes().vec(), 0, named.tensor->view({-1})});
+    shards.push_back({named.name, named.tensor->sizes().vec(), 0, named.tensor->view({-1})});
   }
-  read_pieces(SafetensorsFile(file), pieces);
+  read_shards(SafetensorsFile(file), shards);
 }
 
 void import_weights(const fs::path& file,

@@ -12,12 +12,12 @@ namespace penstock::comm {
 
 using Cuts = std::span<const int64_t>;
 
-inline Range piece(Cuts cuts, int32_t rank) {
+inline Range chunk(Cuts cuts, int32_t rank) {
   const auto at = static_cast<size_t>(rank);
   return {cuts[at], cuts[at + 1]};
 }
 // Of all ranks from the one up to the other.
-inline Range pieces(Cuts cuts, int32_t begin, int32_t end) {
+inline Range chunks(Cuts cuts, int32_t begin, int32_t end) {
   return {cuts[static_cast<size_t>(begin)], cuts[static_cast<size_t>(end)]};
 }
 inline Range whole(Cuts cuts) {

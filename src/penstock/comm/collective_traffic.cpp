@@ -34,7 +34,7 @@ int64_t sent_down(const TreePlace& place, int64_t bytes) {
 
 // All pieces below the rank.
 int64_t scattered(const TreePlace& place, Cuts cuts, int32_t rank) {
-  return pieces(cuts, rank + 1, std::max(rank + 1, place.end)).bytes();
+  return chunks(cuts, rank + 1, std::max(rank + 1, place.end)).bytes();
 }
 
 int32_t butterfly_steps(const Fold& fold) {
@@ -43,14 +43,14 @@ int32_t butterfly_steps(const Fold& fold) {
 
 // Of every step one half is kept, down to the rank's own block.
 int64_t halved(Cuts blocks, int32_t core) {
-  return whole(blocks).bytes() - piece(blocks, core).bytes();
+  return whole(blocks).bytes() - chunk(blocks, core).bytes();
 }
 
 int64_t doubled(Cuts blocks, int32_t core) {
   int64_t bytes = 0;
   for (int32_t width = 1; width < static_cast<int32_t>(blocks.size()) - 1; width *= 2) {
     const int32_t first = core / width * width;
-    bytes += pieces(blocks, first, first + width).bytes();
+    bytes += chunks(blocks, first, first + width).bytes();
   }
   return bytes;
 }
@@ -61,7 +61,7 @@ Traffic butterfly_reduce_scatter_traffic(int32_t rank, Cuts cuts) {
   if (fold.is_surplus(rank)) {
     return {whole(cuts).bytes(), steps};
   }
-  const int64_t back = fold.has_surplus(rank) ? piece(cuts, rank + 1).bytes() : 0;
+  const int64_t back = fold.has_surplus(rank) ? chunk(cuts, rank + 1).bytes() : 0;
   return {halved(fold.blocks(cuts), fold.core_of(rank)) + back, steps};
 }
 
@@ -69,10 +69,10 @@ Traffic butterfly_all_gather_traffic(int32_t rank, Cuts cuts) {
   const Fold fold(static_cast<int32_t>(cuts.size()) - 1);
   const int32_t steps = butterfly_steps(fold) + (fold.num_surplus > 0 ? 2 : 0);
   if (fold.is_surplus(rank)) {
-    return {piece(cuts, rank).bytes(), steps};
+    return {chunk(cuts, rank).bytes(), steps};
   }
   const int64_t back =
-      fold.has_surplus(rank) ? whole(cuts).bytes() - piece(cuts, rank + 1).bytes() : 0;
+      fold.has_surplus(rank) ? whole(cuts).bytes() - chunk(cuts, rank + 1).bytes() : 0;
   return {doubled(fold.blocks(cuts), fold.core_of(rank)) + back, steps};
 }
 
@@ -136,9 +136,9 @@ Traffic reduce_scatter_traffic(Algorithm algorithm,
       return in_bytes(butterfly_reduce_scatter_traffic(rank, cuts));
     case Algorithm::Ring:
     case Algorithm::Own:
-      return in_bytes({whole(cuts).bytes() - piece(cuts, rank).bytes(), size - 1});
+      return in_bytes({whole(cuts).bytes() - chunk(cuts, rank).bytes(), size - 1});
     case Algorithm::Direct:
-      return in_bytes({whole(cuts).bytes() - piece(cuts, rank).bytes(), size > 1 ? 1 : 0});
+      return in_bytes({whole(cuts).bytes() - chunk(cuts, rank).bytes(), size > 1 ? 1 : 0});
   }
   return {};
 }
@@ -150,7 +150,7 @@ Traffic all_gather_traffic(Algorithm algorithm, int32_t rank, std::span<const in
     case Algorithm::Naive:
     case Algorithm::Tree: {
       const TreePlace place = place_of(algorithm, rank, size);
-      return {sent_up(place, pieces(cuts, rank, place.end).bytes()) +
+      return {sent_up(place, chunks(cuts, rank, place.end).bytes()) +
                   sent_down(place, whole(cuts).bytes()),
               2 * tree_steps(algorithm, size)};
     }
@@ -158,9 +158,9 @@ Traffic all_gather_traffic(Algorithm algorithm, int32_t rank, std::span<const in
       return butterfly_all_gather_traffic(rank, cuts);
     case Algorithm::Ring:
     case Algorithm::Own:
-      return {whole(cuts).bytes() - piece(cuts, (rank + 1) % size).bytes(), size - 1};
+      return {whole(cuts).bytes() - chunk(cuts, (rank + 1) % size).bytes(), size - 1};
     case Algorithm::Direct:
-      return {piece(cuts, rank).bytes() * (size - 1), size > 1 ? 1 : 0};
+      return {chunk(cuts, rank).bytes() * (size - 1), size > 1 ? 1 : 0};
   }
   return {};
 }
@@ -182,7 +182,7 @@ Traffic broadcast_traffic(
     case Algorithm::Own:
       return {number + 1 < size ? bytes : 0, size - 1};
     case Algorithm::Direct: {
-      const int64_t mine = piece(cuts, number).bytes();
+      const int64_t mine = chunk(cuts, number).bytes();
       return {number == 0 ? bytes - mine + mine * (size - 1) : mine * std::max(0, size - 2),
               size > 2   ? 2
               : size > 1 ? 1

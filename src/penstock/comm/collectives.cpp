@@ -123,10 +123,10 @@ std::optional<Algorithm> parse_algorithm(std::string_view name) {
   return static_cast<Algorithm>(found - kNames.begin());
 }
 
-std::vector<int64_t> even_cuts(int64_t count, int32_t pieces) {
+std::vector<int64_t> even_cuts(int64_t count, int32_t chunks) {
   std::vector<int64_t> cuts{0};
-  for (int32_t i = 0; i < pieces; ++i) {
-    cuts.push_back(cuts.back() + count / pieces + (i < count % pieces ? 1 : 0));
+  for (int32_t i = 0; i < chunks; ++i) {
+    cuts.push_back(cuts.back() + count / chunks + (i < count % chunks ? 1 : 0));
   }
   return cuts;
 }

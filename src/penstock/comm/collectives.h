@@ -34,7 +34,7 @@ std::optional<Algorithm> parse_algorithm(std::string_view name);
 
 // Offsets that cut `count` elements into pieces, the first ones longer by one where it does not
 // come out even.
-std::vector<int64_t> even_cuts(int64_t count, int32_t pieces);
+std::vector<int64_t> even_cuts(int64_t count, int32_t chunks);
 
 // Belongs to one thread, which need not be the one that runs the rank otherwise: a channel that is
 // used for nothing else keeps the messages apart. After an error it is of no use, as the group.

@@ -19,7 +19,7 @@ std::vector<int64_t> Fold::blocks(Cuts cuts) const {
 namespace {
 
 Range block_range(Cuts blocks, int32_t begin, int32_t end) {
-  return pieces(blocks, begin, end);
+  return chunks(blocks, begin, end);
 }
 
 // The surplus rank gives all it has, its partner adds it.
@@ -93,9 +93,9 @@ void butterfly_reduce_scatter(Exchange& exchange, Cuts cuts) {
     halve(exchange, fold, fold.blocks(cuts));
   }
   if (fold.has_surplus(exchange.rank())) {
-    hand_back(exchange, fold, piece(cuts, exchange.rank() + 1));
+    hand_back(exchange, fold, chunk(cuts, exchange.rank() + 1));
   } else if (fold.is_surplus(exchange.rank())) {
-    hand_back(exchange, fold, piece(cuts, exchange.rank()));
+    hand_back(exchange, fold, chunk(cuts, exchange.rank()));
   }
 }
 
@@ -103,17 +103,17 @@ void butterfly_all_gather(Exchange& exchange, Cuts cuts) {
   const Fold fold(exchange.size());
   const int32_t surplus = exchange.rank() | 1;
   if (fold.is_surplus(exchange.rank())) {
-    exchange.send(surplus - 1, piece(cuts, surplus));
+    exchange.send(surplus - 1, chunk(cuts, surplus));
     exchange.finish_sends();
   } else {
     if (fold.has_surplus(exchange.rank())) {
-      exchange.receive(surplus, piece(cuts, surplus));
+      exchange.receive(surplus, chunk(cuts, surplus));
     }
     double_up(exchange, fold, fold.blocks(cuts));
   }
   if (fold.is_surplus(exchange.rank()) || fold.has_surplus(exchange.rank())) {
-    hand_back(exchange, fold, pieces(cuts, 0, surplus));
-    hand_back(exchange, fold, pieces(cuts, surplus + 1, exchange.size()));
+    hand_back(exchange, fold, chunks(cuts, 0, surplus));
+    hand_back(exchange, fold, chunks(cuts, surplus + 1, exchange.size()));
   }
 }
 

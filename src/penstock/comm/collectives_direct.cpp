@@ -11,15 +11,15 @@ void direct_reduce_scatter(Exchange& exchange, Cuts cuts) {
   const int32_t size = exchange.size();
   int64_t most_parts = 0;
   for (int32_t one = 0; one < size; ++one) {
-    most_parts = std::max(most_parts, exchange.num_parts(piece(cuts, one)));
+    most_parts = std::max(most_parts, exchange.num_parts(chunk(cuts, one)));
   }
-  const Range mine = piece(cuts, rank);
+  const Range mine = chunk(cuts, rank);
   int64_t num_sent = 0;
   for (int64_t i = 0; i < most_parts; ++i) {
     for (; num_sent < std::min(i + Exchange::kAhead, most_parts); ++num_sent) {
       for (int32_t step = 1; step < size; ++step) {
         const int32_t owner = (rank + step) % size;
-        exchange.send(owner, exchange.part(piece(cuts, owner), num_sent));
+        exchange.send(owner, exchange.part(chunk(cuts, owner), num_sent));
       }
     }
     exchange.add_in_order(exchange.part(mine, i));
@@ -32,11 +32,11 @@ void direct_all_gather(Exchange& exchange, Cuts cuts) {
   const int32_t rank = exchange.rank();
   const int32_t size = exchange.size();
   for (int32_t step = 1; step < size; ++step) {
-    exchange.send((rank + step) % size, piece(cuts, rank));
+    exchange.send((rank + step) % size, chunk(cuts, rank));
   }
   for (int32_t step = 1; step < size; ++step) {
     const int32_t peer = (rank + size - step) % size;
-    exchange.receive(peer, piece(cuts, peer));
+    exchange.receive(peer, chunk(cuts, peer));
   }
   exchange.finish_sends();
 }
@@ -47,23 +47,23 @@ void direct_broadcast(Exchange& exchange, Cuts cuts) {
   const int32_t size = exchange.size();
   if (rank == 0) {
     for (int32_t peer = 1; peer < size; ++peer) {
-      exchange.send(peer, piece(cuts, peer));
+      exchange.send(peer, chunk(cuts, peer));
     }
     for (int32_t peer = 1; peer < size; ++peer) {
-      exchange.send(peer, piece(cuts, 0));
+      exchange.send(peer, chunk(cuts, 0));
     }
     exchange.finish_sends();
     return;
   }
-  exchange.receive(0, piece(cuts, rank));
+  exchange.receive(0, chunk(cuts, rank));
   for (int32_t step = 1; step < size; ++step) {
     if (const int32_t peer = (rank + step) % size; peer != 0) {
-      exchange.send(peer, piece(cuts, rank));
+      exchange.send(peer, chunk(cuts, rank));
     }
   }
   for (int32_t step = 1; step < size; ++step) {
     const int32_t peer = (rank + size - step) % size;
-    exchange.receive(peer, piece(cuts, peer));
+    exchange.receive(peer, chunk(cuts, peer));
   }
   exchange.finish_sends();
 }

@@ -12,7 +12,7 @@ void ring_reduce_scatter(Exchange& exchange, Cuts cuts) {
     const int32_t out = (exchange.rank() + 2 * size - 1 - step) % size;
     const int32_t in = (out + size - 1) % size;
     exchange.swap_and_add(
-        {.to = next, .out = piece(cuts, out), .from = before, .in = piece(cuts, in)});
+        {.to = next, .out = chunk(cuts, out), .from = before, .in = chunk(cuts, in)});
   }
 }
 
@@ -23,7 +23,7 @@ void ring_all_gather(Exchange& exchange, Cuts cuts) {
   for (int32_t step = 0; step + 1 < size; ++step) {
     const int32_t out = (exchange.rank() + size - step) % size;
     const int32_t in = (out + size - 1) % size;
-    exchange.swap({.to = next, .out = piece(cuts, out), .from = before, .in = piece(cuts, in)});
+    exchange.swap({.to = next, .out = chunk(cuts, out), .from = before, .in = chunk(cuts, in)});
   }
 }
 

@@ -66,20 +66,20 @@ void tree_broadcast(Exchange& exchange, const TreePlace& place, Range range) {
 
 void tree_scatter(Exchange& exchange, const TreePlace& place, Cuts cuts) {
   if (place.parent >= 0) {
-    exchange.receive(place.parent, pieces(cuts, exchange.rank(), place.end));
+    exchange.receive(place.parent, chunks(cuts, exchange.rank(), place.end));
   }
   for (auto child = place.children.rbegin(); child != place.children.rend(); ++child) {
-    exchange.send(child->rank, pieces(cuts, child->rank, child->end));
+    exchange.send(child->rank, chunks(cuts, child->rank, child->end));
   }
   exchange.finish_sends();
 }
 
 void tree_gather(Exchange& exchange, const TreePlace& place, Cuts cuts) {
   for (const TreePlace::Child& child : place.children) {
-    exchange.receive(child.rank, pieces(cuts, child.rank, child.end));
+    exchange.receive(child.rank, chunks(cuts, child.rank, child.end));
   }
   if (place.parent >= 0) {
-    exchange.send(place.parent, pieces(cuts, exchange.rank(), place.end));
+    exchange.send(place.parent, chunks(cuts, exchange.rank(), place.end));
   }
   exchange.finish_sends();
 }

@@ -183,7 +183,7 @@ void CompressedReduce::average(const SignBlocks& blocks, const Vector& vector, c
   // Each rank has a slot, this rank's too: for its signs, then for those of the average.
   std::byte* const incoming = slot(ranks);
   for (int64_t done = 0; done < most_blocks; done += step) {
-    const auto piece_of = [&](int32_t peer) {
+    const auto chunk_of = [&](int32_t peer) {
       const SignBlocks::Range all = blocks.of_rank(peer, ranks);
       return SignBlocks::Range{std::min(all.begin + done, all.end),
                                std::min(all.begin + done + step, all.end)};
@@ -191,13 +191,13 @@ void CompressedReduce::average(const SignBlocks& blocks, const Vector& vector, c
     // Each rank starts with the next one, so that not all send to rank 0 at once.
     for (int32_t i = 1; i <= ranks; ++i) {
       const int32_t peer = (rank + i) % ranks;
-      const SignBlocks::Range range = piece_of(peer);
+      const SignBlocks::Range range = chunk_of(peer);
       compress({slot(peer), blocks, range}, blocks, vector, 1, worker_error);
       if (peer != rank && range.count() > 0) {
         send(peer, slot(peer), blocks.message_bytes(range));
       }
     }
-    const SignBlocks::Range mine = piece_of(rank);
+    const SignBlocks::Range mine = chunk_of(rank);
     const int64_t my_bytes = blocks.message_bytes(mine);
     if (mine.count() > 0) {
       for (int64_t block = mine.begin; block < mine.end; ++block) {
@@ -219,7 +219,7 @@ void CompressedReduce::average(const SignBlocks& blocks, const Vector& vector, c
     }
     for (int32_t i = 1; i < ranks; ++i) {
       const int32_t peer = (rank + i) % ranks;
-      const SignBlocks::Range range = piece_of(peer);
+      const SignBlocks::Range range = chunk_of(peer);
       if (range.count() > 0) {
         group_.receive(peer, channel_, incoming, blocks.message_bytes(range), what);
         expand({incoming, blocks, range}, blocks, vector);
@@ -234,20 +234,20 @@ void CompressedReduce::join(std::span<std::byte> bytes, const What& what) {
   const auto total = static_cast<int64_t>(bytes.size());
   std::byte* const incoming = slot(ranks);
   for (int64_t done = 0; done < (total + ranks - 1) / ranks; done += slot_bytes_) {
-    const auto piece_of = [&](int32_t peer) {
+    const auto chunk_of = [&](int32_t peer) {
       const int64_t begin = total * peer / ranks, end = total * (peer + 1) / ranks;
       const int64_t first = std::min(begin + done, end);
       return bytes.subspan(static_cast<size_t>(first),
                            static_cast<size_t>(std::min(slot_bytes_, end - first)));
     };
-    const auto size_of = [](std::span<const std::byte> piece) {
-      return static_cast<int64_t>(piece.size());
+    const auto size_of = [](std::span<const std::byte> chunk) {
+      return static_cast<int64_t>(chunk.size());
     };
     for (int32_t i = 1; i < ranks; ++i) {
       const int32_t peer = (rank + i) % ranks;
-      send(peer, piece_of(peer).data(), size_of(piece_of(peer)));
+      send(peer, chunk_of(peer).data(), size_of(chunk_of(peer)));
     }
-    const std::span<std::byte> mine = piece_of(rank);
+    const std::span<std::byte> mine = chunk_of(rank);
     for (int32_t i = 1; i < ranks; ++i) {
       group_.receive((rank + i) % ranks, channel_, incoming, size_of(mine), what);
       std::transform(mine.begin(), mine.end(), incoming, mine.begin(), std::bit_or<std::byte>());
@@ -258,7 +258,7 @@ void CompressedReduce::join(std::span<std::byte> bytes, const What& what) {
     }
     for (int32_t i = 1; i < ranks; ++i) {
       const int32_t peer = (rank + i) % ranks;
-      group_.receive(peer, channel_, piece_of(peer).data(), size_of(piece_of(peer)), what);
+      group_.receive(peer, channel_, chunk_of(peer).data(), size_of(chunk_of(peer)), what);
     }
     wait_for_sends(what);
   }

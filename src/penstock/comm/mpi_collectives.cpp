@@ -46,19 +46,19 @@ void MpiCollectives::reduce_scatter(void* data,
           return calls_.reduce_scatter(communicator_, data, counts_.data(), element, request);
         },
         what);
-    const auto piece = static_cast<size_t>(rank_);
-    std::memmove(at(data, cuts[piece] * bytes_each),
+    const auto chunk = static_cast<size_t>(rank_);
+    std::memmove(at(data, cuts[chunk] * bytes_each),
                  data,
-                 static_cast<size_t>((cuts[piece + 1] - cuts[piece]) * bytes_each));
+                 static_cast<size_t>((cuts[chunk + 1] - cuts[chunk]) * bytes_each));
     return;
   }
-  for (size_t piece = 0; piece + 1 < cuts.size(); ++piece) {
-    for (int64_t done = cuts[piece]; done < cuts[piece + 1]; done += most_per_call_) {
-      const auto here = static_cast<int>(std::min(most_per_call_, cuts[piece + 1] - done));
+  for (size_t chunk = 0; chunk + 1 < cuts.size(); ++chunk) {
+    for (int64_t done = cuts[chunk]; done < cuts[chunk + 1]; done += most_per_call_) {
+      const auto here = static_cast<int>(std::min(most_per_call_, cuts[chunk + 1] - done));
       group_.run(
           [&](MpiRequest& request) {
             return calls_.reduce(communicator_,
-                                 static_cast<int>(piece),
+                                 static_cast<int>(chunk),
                                  at(data, done * bytes_each),
                                  here,
                                  element,
@@ -71,10 +71,10 @@ void MpiCollectives::reduce_scatter(void* data,
 
 void MpiCollectives::all_gather(void* data, std::span<const int64_t> byte_cuts, const What& what) {
   if (byte_cuts.back() > most_per_call_) {
-    for (size_t piece = 0; piece + 1 < byte_cuts.size(); ++piece) {
-      broadcast(static_cast<int32_t>(piece),
-                at(data, byte_cuts[piece]),
-                byte_cuts[piece + 1] - byte_cuts[piece],
+    for (size_t chunk = 0; chunk + 1 < byte_cuts.size(); ++chunk) {
+      broadcast(static_cast<int32_t>(chunk),
+                at(data, byte_cuts[chunk]),
+                byte_cuts[chunk + 1] - byte_cuts[chunk],
                 what);
     }
     return;
@@ -101,9 +101,9 @@ void MpiCollectives::broadcast(int32_t root, void* data, int64_t bytes, const Wh
 void MpiCollectives::set_counts(std::span<const int64_t> cuts) {
   counts_.clear();
   offsets_.clear();
-  for (size_t piece = 0; piece + 1 < cuts.size(); ++piece) {
-    counts_.push_back(static_cast<int>(cuts[piece + 1] - cuts[piece]));
-    offsets_.push_back(static_cast<int>(cuts[piece]));
+  for (size_t chunk = 0; chunk + 1 < cuts.size(); ++chunk) {
+    counts_.push_back(static_cast<int>(cuts[chunk + 1] - cuts[chunk]));
+    offsets_.push_back(static_cast<int>(cuts[chunk]));
   }
 }
 

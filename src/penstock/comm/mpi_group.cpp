@@ -20,7 +20,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 // MPI counts in int. A longer message goes as pieces of this size and a last one that is shorter,
 // perhaps empty.
-constexpr int64_t kPieceBytes = int64_t{1} << 30;
+constexpr int64_t kChunkBytes = int64_t{1} << 30;
 
 // Between two looks: at first only the core is offered to others, for an answer that is near, and
 // from a rank that may need this core; then short sleeps.
@@ -111,11 +111,11 @@ std::unique_ptr<Sending> MpiGroup::start_send(int32_t peer,
   auto sending = std::make_unique<MpiSending>(sends_, peer);
   const Lock lock(sends_.mutex());
   const char* from = static_cast<const char*>(data);
-  int64_t piece = kPieceBytes;
-  for (int64_t left = bytes; piece == kPieceBytes; left -= piece, from += piece) {
-    piece = std::min(left, kPieceBytes);
+  int64_t chunk = kChunkBytes;
+  for (int64_t left = bytes; chunk == kChunkBytes; left -= chunk, from += chunk) {
+    chunk = std::min(left, kChunkBytes);
     MpiRequest request;
-    check_mpi(calls_.send(peer, static_cast<int>(channel), from, static_cast<int>(piece), request));
+    check_mpi(calls_.send(peer, static_cast<int>(channel), from, static_cast<int>(chunk), request));
     sending->requests.push_back(request);
   }
   if (!sends_.is_done(*sending)) {  // small ones are copied at once
@@ -136,19 +136,19 @@ void MpiGroup::finish_send(Sending& sending, const What& what) {
 
 void MpiGroup::take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) {
   char* to = static_cast<char*>(data);
-  int64_t piece = kPieceBytes;
-  for (int64_t left = bytes; piece == kPieceBytes; left -= piece, to += piece) {
-    piece = take_piece(peer, channel, to, left, what);
-    const bool is_last = piece < kPieceBytes;
-    if (piece > left || (is_last && piece < left)) {
-      const int64_t sent = bytes - left + piece;
+  int64_t chunk = kChunkBytes;
+  for (int64_t left = bytes; chunk == kChunkBytes; left -= chunk, to += chunk) {
+    chunk = take_chunk(peer, channel, to, left, what);
+    const bool is_last = chunk < kChunkBytes;
+    if (chunk > left || (is_last && chunk < left)) {
+      const int64_t sent = bytes - left + chunk;
       throw wrong_size(peer, bytes, cat(is_last ? "" : "at least ", sent), what);
     }
   }
 }
 
 // The bytes of the next piece, which is left where it is if it is longer than there is room.
-int64_t MpiGroup::take_piece(
+int64_t MpiGroup::take_chunk(
     int32_t peer, int64_t channel, void* data, int64_t room, const What& what) {
   const int tag = static_cast<int>(channel);
   MpiMessage message;

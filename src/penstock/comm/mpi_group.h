@@ -46,7 +46,7 @@ class MpiGroup final : public Group {
   void finish_send(Sending& sending, const What& what) override;
   void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) override;
   std::unique_ptr<OwnCollectives> make_own_collectives(std::span<const int32_t> ranks) override;
-  int64_t take_piece(int32_t peer, int64_t channel, void* data, int64_t room, const What& what);
+  int64_t take_chunk(int32_t peer, int64_t channel, void* data, int64_t room, const What& what);
 
   template <typename Condition>
   void poll(int32_t peer, const What& what, const Condition& is_met);

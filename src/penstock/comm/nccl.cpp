@@ -28,7 +28,7 @@ struct Communicator {
   ncclComm_t handle = nullptr;
 };
 
-class NcclLink final : public CardLink {
+class NcclLink final : public GpuLink {
  public:
   NcclLink(Group& group, int32_t from, int32_t to, int64_t channel)
       : group_(group), peer_(group.rank() == from ? to : from) {
@@ -113,7 +113,7 @@ class NcclLink final : public CardLink {
 
 void require_nccl() {}
 
-std::unique_ptr<CardLink> connect_cards(Group& group, int32_t from, int32_t to, int64_t channel) {
+std::unique_ptr<GpuLink> connect_gpus(Group& group, int32_t from, int32_t to, int64_t channel) {
   return std::make_unique<NcclLink>(group, from, to, channel);
 }
 

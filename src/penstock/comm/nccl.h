@@ -12,9 +12,9 @@ struct CUstream_st;
 namespace penstock::comm {
 
 // One direction between two ranks with a GPU each that no other rank of the link has.
-class CardLink {
+class GpuLink {
  public:
-  virtual ~CardLink() = default;
+  virtual ~GpuLink() = default;
 
   // The first at the sender, the second at the receiver, as often and with the same sizes. They put
   // the transfer on a stream of CUDA's, which holds up the stream until the other end has done so
@@ -27,6 +27,6 @@ void require_nccl();  // throws ConfigError in builds without it
 
 // Both ranks call it, on the thread and with the GPU that will use it; pairs that connect several
 // links do so in the same order. Throws Timeout after the group's time.
-std::unique_ptr<CardLink> connect_cards(Group& group, int32_t from, int32_t to, int64_t channel);
+std::unique_ptr<GpuLink> connect_gpus(Group& group, int32_t from, int32_t to, int64_t channel);
 
 }  // namespace penstock::comm

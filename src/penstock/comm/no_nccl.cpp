@@ -9,7 +9,7 @@ void require_nccl() {
       "NCCL (docs/gpu.md), or try run.links = \"auto\"");
 }
 
-std::unique_ptr<CardLink> connect_cards(Group&, int32_t, int32_t, int64_t) {
+std::unique_ptr<GpuLink> connect_gpus(Group&, int32_t, int32_t, int64_t) {
   throw InternalError("a link between GPUs in a build without NCCL");
 }
 

@@ -159,12 +159,12 @@ std::optional<double> PowerMeter::clock_mhz() const {
   return megahertz;
 }
 
-std::optional<CardMemory> PowerMeter::memory() const {
+std::optional<GpuMemory> PowerMeter::memory() const {
   NvmlMemory memory = {};
   if (library_->memory_info == nullptr || library_->memory_info(device_, &memory) != kSuccess) {
     return std::nullopt;
   }
-  return CardMemory{static_cast<int64_t>(memory.total),
+  return GpuMemory{static_cast<int64_t>(memory.total),
                     static_cast<int64_t>(memory.used),
                     static_cast<int64_t>(memory.free)};
 }
@@ -178,7 +178,7 @@ std::optional<std::string> PowerMeter::name() const {
   return text.data();
 }
 
-std::optional<std::vector<CardProcess>> PowerMeter::processes() const {
+std::optional<std::vector<GpuProcess>> PowerMeter::processes() const {
   if (library_->running_processes == nullptr) {
     return std::nullopt;
   }
@@ -196,9 +196,9 @@ std::optional<std::vector<CardProcess>> PowerMeter::processes() const {
   if (status != kSuccess) {
     return std::nullopt;
   }
-  std::vector<CardProcess> processes;
+  std::vector<GpuProcess> processes;
   for (unsigned int i = 0; i < count; ++i) {
-    CardProcess process{static_cast<int64_t>(found[i].pid), std::nullopt};
+    GpuProcess process{static_cast<int64_t>(found[i].pid), std::nullopt};
     if (found[i].used_bytes != kNotAvailable) {
       process.used_bytes = static_cast<int64_t>(found[i].used_bytes);
     }

@@ -13,13 +13,13 @@
 
 namespace penstock::gpu {
 
-struct CardMemory {
+struct GpuMemory {
   int64_t total_bytes = 0;
   int64_t used_bytes = 0;  // by all processes and the driver
   int64_t free_bytes = 0;
 };
 
-struct CardProcess {
+struct GpuProcess {
   int64_t pid = 0;                    // as the machine counts; in a container not that of getpid()
   std::optional<int64_t> used_bytes;  // nothing where the driver does not tell
 };
@@ -38,12 +38,12 @@ class PowerMeter {
   std::optional<double> joules() const;  // since the driver was loaded
   std::optional<double> watts() const;
   std::optional<double> clock_mhz() const;  // of the multiprocessors
-  std::optional<CardMemory> memory() const;
+  std::optional<GpuMemory> memory() const;
   std::optional<std::string> name() const;
 
   // All that compute on the card now, this process among them. In a container the list may be
   // empty, or in the numbers of the machine.
-  std::optional<std::vector<CardProcess>> processes() const;
+  std::optional<std::vector<GpuProcess>> processes() const;
 
  private:
   struct Library;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kQuad = 4;  // elements a thread takes at a time
-constexpr int kSliceElements = kPieceElements / kPieceSlices;
+constexpr int kSliceElements = kChunkElements / kChunkSlices;
 
 template <int N>
 __device__ void load_floats(const float* from, float (&values)[N]) {
@@ -125,23 +125,23 @@ __global__ void __launch_bounds__(kThreads) finish_norm(const double* partials,
 
 // ---- The updates ----
 
-// What one block works on; pieces shorter than kPieceElements leave their last blocks empty.
+// What one block works on; pieces shorter than kChunkElements leave their last blocks empty.
 struct Slice {
   int64_t first;
   int count;
-  int64_t piece;
+  int64_t chunk;
   bool has_decay;
   float gradient_scale;
 };
 
-__device__ Slice slice_of_block(const UpdatePiece* pieces, const GradientState* state) {
-  const int64_t index = blockIdx.x / kPieceSlices;
-  const int begin = static_cast<int>(blockIdx.x % kPieceSlices) * kSliceElements;
-  const UpdatePiece piece = pieces[index];
-  return {piece.first + begin,
-          min(piece.count - begin, kSliceElements),
+__device__ Slice slice_of_block(const UpdateChunk* chunks, const GradientState* state) {
+  const int64_t index = blockIdx.x / kChunkSlices;
+  const int begin = static_cast<int>(blockIdx.x % kChunkSlices) * kSliceElements;
+  const UpdateChunk chunk = chunks[index];
+  return {chunk.first + begin,
+          min(chunk.count - begin, kSliceElements),
           index,
-          piece.has_decay != 0,
+          chunk.has_decay != 0,
           state->scale};
 }
 
@@ -161,11 +161,11 @@ __device__ void run_slice(Update& update, const Slice& slice) {
 
 template <typename Update>
 __global__ void __launch_bounds__(kThreads)
-    update_pieces(Update update, const UpdatePiece* pieces, const GradientState* state) {
+    update_chunks(Update update, const UpdateChunk* chunks, const GradientState* state) {
   if (state->is_finite == 0) {
     return;
   }
-  run_slice(update, slice_of_block(pieces, state));
+  run_slice(update, slice_of_block(chunks, state));
 }
 
 template <int N, typename Copy>
@@ -291,14 +291,14 @@ struct LambDirection {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) direct_pieces(LambDirection direction,
-                                                          const UpdatePiece* pieces,
+__global__ void __launch_bounds__(kThreads) direct_chunks(LambDirection direction,
+                                                          const UpdateChunk* chunks,
                                                           const GradientState* state,
                                                           kernels::LambNorms* norms) {
   if (state->is_finite == 0) {
     return;
   }
-  run_slice(direction, slice_of_block(pieces, state));
+  run_slice(direction, slice_of_block(chunks, state));
   const double weight_squares = block_sum(direction.weight_squares);
   const double update_squares = block_sum(direction.update_squares);
   if (threadIdx.x == 0) {
@@ -316,9 +316,9 @@ __global__ void __launch_bounds__(kThreads) set_rates(const LambParameter* param
     return;
   }
   const LambParameter parameter = parameters[blockIdx.x];
-  norms += parameter.first_piece * kPieceSlices;
+  norms += parameter.first_chunk * kChunkSlices;
   double weight_squares = 0, update_squares = 0;
-  for (int64_t i = threadIdx.x; i < parameter.piece_count * kPieceSlices; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < parameter.chunk_count * kChunkSlices; i += kThreads) {
     weight_squares += norms[i].weights;
     update_squares += norms[i].update;
   }
@@ -331,8 +331,8 @@ __global__ void __launch_bounds__(kThreads) set_rates(const LambParameter* param
     rate = static_cast<float>(static_cast<double>(lr) * ratio);
   }
   __syncthreads();
-  for (int64_t i = threadIdx.x; i < parameter.piece_count; i += kThreads) {
-    rates[parameter.first_piece + i] = rate;
+  for (int64_t i = threadIdx.x; i < parameter.chunk_count; i += kThreads) {
+    rates[parameter.first_chunk + i] = rate;
   }
 }
 
@@ -348,7 +348,7 @@ struct LambApply {
     float w[N], u[N];
     load_floats<N>(update + at, u);
     load_floats<N>(weights + at, w);
-    const float rate = rates[slice.piece];
+    const float rate = rates[slice.chunk];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       w[k] -= rate * u[k];
@@ -388,9 +388,9 @@ void with_copy(void* copy, Type type, const Launch& launch) {
 
 template <typename Work, typename Update>
 void launch_update(const Work& work, const Update& update, Stream stream) {
-  if (work.piece_count > 0) {
-    const auto blocks = static_cast<unsigned>(work.piece_count * kPieceSlices);
-    update_pieces<<<blocks, kThreads, 0, stream>>>(update, work.pieces, work.state);
+  if (work.chunk_count > 0) {
+    const auto blocks = static_cast<unsigned>(work.chunk_count * kChunkSlices);
+    update_chunks<<<blocks, kThreads, 0, stream>>>(update, work.chunks, work.state);
     PENSTOCK_CUDA(cudaGetLastError());
   }
 }
@@ -459,7 +459,7 @@ void sgd_update(const Sgd& work, Stream stream) {
 }
 
 void lamb_direction(const Lamb& work, Stream stream) {
-  if (work.piece_count == 0) {
+  if (work.chunk_count == 0) {
     return;
   }
   const kernels::AdamSettings& settings = work.settings;
@@ -477,8 +477,8 @@ void lamb_direction(const Lamb& work, Stream stream) {
                                 .weight_decay = settings.weight_decay,
                                 .weight_squares = 0,
                                 .update_squares = 0};
-  const auto blocks = static_cast<unsigned>(work.piece_count * kPieceSlices);
-  direct_pieces<<<blocks, kThreads, 0, stream>>>(direction, work.pieces, work.state, work.norms);
+  const auto blocks = static_cast<unsigned>(work.chunk_count * kChunkSlices);
+  direct_chunks<<<blocks, kThreads, 0, stream>>>(direction, work.chunks, work.state, work.norms);
   PENSTOCK_CUDA(cudaGetLastError());
 }
 

@@ -13,14 +13,14 @@
 
 namespace penstock::gpu {
 
-inline constexpr int64_t kPieceElements = 65536;
+inline constexpr int64_t kChunkElements = 65536;
 // Pieces are spread over this many blocks each.
-inline constexpr int64_t kPieceSlices = 8;
+inline constexpr int64_t kChunkSlices = 8;
 
 // A range of the flat buffers within one parameter.
-struct UpdatePiece {
+struct UpdateChunk {
   int64_t first;      // a multiple of 16
-  int32_t count;      // at most kPieceElements
+  int32_t count;      // at most kChunkElements
   int32_t has_decay;  // weight decay applies
 };
 
@@ -56,8 +56,8 @@ struct AdamW {
   float* mean_square;
   void* compute_copy;
   Type copy_type;
-  const UpdatePiece* pieces;
-  int64_t piece_count;
+  const UpdateChunk* chunks;
+  int64_t chunk_count;
   const GradientState* state;
   kernels::AdamSettings settings;
 };
@@ -69,8 +69,8 @@ struct Sgd {
   float* momentum_buffer;  // null only where settings.momentum is 0
   void* compute_copy;
   Type copy_type;
-  const UpdatePiece* pieces;
-  int64_t piece_count;
+  const UpdateChunk* chunks;
+  int64_t chunk_count;
   const GradientState* state;
   kernels::SgdSettings settings;
 };
@@ -78,8 +78,8 @@ void sgd_update(const Sgd& work, Stream stream);
 
 // The pieces of one parameter. Where is_scaled, its update gets the length of its weights times lr.
 struct LambParameter {
-  int64_t first_piece;
-  int32_t piece_count;
+  int64_t first_chunk;
+  int32_t chunk_count;
   int32_t is_scaled;
 };
 
@@ -93,12 +93,12 @@ struct Lamb {
   float* update;  // the direction, in the layout of the weights; may be the gradients' buffer
   void* compute_copy;
   Type copy_type;
-  const UpdatePiece* pieces;
-  int64_t piece_count;
+  const UpdateChunk* chunks;
+  int64_t chunk_count;
   const LambParameter* parameters;  // together they hold every piece once
   int64_t parameter_count;
-  kernels::LambNorms* norms;  // piece_count * kPieceSlices squared norms of slices
-  float* rates;               // piece_count, each the lr times the ratio of its parameter
+  kernels::LambNorms* norms;  // chunk_count * kChunkSlices squared norms of slices
+  float* rates;               // chunk_count, each the lr times the ratio of its parameter
   const GradientState* state;
   kernels::AdamSettings settings;
 };

@@ -14,7 +14,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return at::addmm(bias, x, weight);
 }
 
-void add_product(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b) {
+void add_matmul(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == at::kFloat) {
     weight_gradient.addmm_(a.t(), b);
   } else {
@@ -26,7 +26,7 @@ void add_linear_gradients(at::Tensor& weight_gradient,
                           at::Tensor& bias_gradient,
                           at::Tensor x,
                           at::Tensor dy) {
-  add_product(weight_gradient, x, dy);
+  add_matmul(weight_gradient, x, dy);
   bias_gradient.add_(at::sum(dy, /*dim=*/0, /*keepdim=*/false, at::kFloat));
 }
 

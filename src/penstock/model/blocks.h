@@ -27,7 +27,7 @@ void add_linear_gradients(at::Tensor& weight_gradient,
                           at::Tensor dy);
 
 // weight_gradient += aᵀ b.
-void add_product(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b);
+void add_matmul(at::Tensor& weight_gradient, const at::Tensor& a, const at::Tensor& b);
 
 at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight);  // dy Wᵀ
 

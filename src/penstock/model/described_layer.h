@@ -12,17 +12,17 @@ namespace penstock::model {
 
 class DescribedLayer : public Layer {
  public:
-  DescribedLayer(std::string name, std::vector<ParameterSpec> specs, std::vector<Way> ways)
-      : name_(std::move(name)), specs_(std::move(specs)), ways_(std::move(ways)) {}
+  DescribedLayer(std::string name, std::vector<ParameterSpec> specs, std::vector<SaveMode> modes)
+      : name_(std::move(name)), specs_(std::move(specs)), modes_(std::move(modes)) {}
 
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<Way>& ways() const override { return ways_; }
+  const std::vector<SaveMode>& save_modes() const override { return modes_; }
 
  private:
   std::string name_;
   std::vector<ParameterSpec> specs_;
-  std::vector<Way> ways_;
+  std::vector<SaveMode> modes_;
 };
 
 }  // namespace penstock::model

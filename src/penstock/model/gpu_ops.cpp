@@ -13,7 +13,7 @@ namespace penstock::model {
 
 namespace {
 
-gpu::Gemm product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {
+gpu::Gemm make_gemm(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {
   require_dense(a);
   require_dense(b);
   require_dense(d);
@@ -45,7 +45,7 @@ at::Tensor GpuOps::linear(const at::Tensor& x,
                           const at::Tensor& bias,
                           const at::Tensor& residual) const {
   const at::Tensor out = at::empty({x.size(0), weight.size(1)}, x.options());
-  gpu::Gemm gemm = product(x, weight, out);
+  gpu::Gemm gemm = make_gemm(x, weight, out);
   gemm.depth = weight.size(0);
   gemm.bias = bias.const_data_ptr();
   if (residual.defined()) {
@@ -65,7 +65,7 @@ GpuOps::Activated GpuOps::linear_gelu(const at::Tensor& x,
     if (keeps_hidden) {
       made.hidden = at::empty_like(made.activated);
     }
-    gpu::Gemm gemm = product(x, weight, made.activated);
+    gpu::Gemm gemm = make_gemm(x, weight, made.activated);
     gemm.depth = weight.size(0);
     gemm.bias = bias.const_data_ptr();
     gemm.epilogue = gpu::Gemm::Epilogue::Gelu;
@@ -110,7 +110,7 @@ at::Tensor GpuOps::gelu(const at::Tensor& hidden) const {
 
 at::Tensor GpuOps::linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight) const {
   const at::Tensor out = at::empty({dy.size(0), weight.size(0)}, dy.options());
-  gpu::Gemm gemm = product(dy, weight, out);
+  gpu::Gemm gemm = make_gemm(dy, weight, out);
   gemm.depth = weight.size(1);
   gemm.is_b_transposed = true;
   context_->gemms().run(gemm, context_->compute());
@@ -123,7 +123,7 @@ at::Tensor GpuOps::linear_gelu_input_gradient(const at::Tensor& dy,
                                               const at::Tensor& bias_gradient) const {
   const auto fused = [&](bool adds_bias) {
     const at::Tensor out = at::empty_like(hidden);
-    gpu::Gemm gemm = product(dy, weight, out);
+    gpu::Gemm gemm = make_gemm(dy, weight, out);
     gemm.depth = weight.size(1);
     gemm.is_b_transposed = true;
     gemm.epilogue = gpu::Gemm::Epilogue::GeluBackward;
@@ -165,7 +165,7 @@ void GpuOps::add_weight_gradient(const at::Tensor& weight_gradient,
                                  const at::Tensor& x,
                                  const at::Tensor& dy,
                                  bool overwrites) const {
-  gpu::Gemm gemm = product(x, dy, weight_gradient);
+  gpu::Gemm gemm = make_gemm(x, dy, weight_gradient);
   gemm.depth = x.size(0);
   gemm.is_a_transposed = true;
   gemm.addend = overwrites ? nullptr : gemm.d;

@@ -14,7 +14,7 @@ void require_rows(const at::Tensor& matrix) {
                  "a product needs rows on the GPU");
 }
 
-gpu::Gemm product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {
+gpu::Gemm make_gemm(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {
   require_rows(a);
   require_rows(b);
   require_rows(d);
@@ -30,15 +30,15 @@ gpu::Gemm product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d)
           .d_stride = d.stride(0)};
 }
 
-gpu::Gemm forward_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
-  gpu::Gemm gemm = product(x, weight, out);
+gpu::Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
+  gpu::Gemm gemm = make_gemm(x, weight, out);
   gemm.depth = weight.size(1);
   gemm.is_b_transposed = true;
   return gemm;
 }
 
-gpu::Gemm backward_product(const at::Tensor& dy, const at::Tensor& weight, const at::Tensor& out) {
-  gpu::Gemm gemm = product(dy, weight, out);
+gpu::Gemm backward_gemm(const at::Tensor& dy, const at::Tensor& weight, const at::Tensor& out) {
+  gpu::Gemm gemm = make_gemm(dy, weight, out);
   gemm.depth = weight.size(0);
   return gemm;
 }
@@ -48,7 +48,7 @@ gpu::Gemm backward_product(const at::Tensor& dy, const at::Tensor& weight, const
 void GpuTransposedLinear::apply(const at::Tensor& x,
                                 const at::Tensor& weight,
                                 const at::Tensor& out) const {
-  context_->gemms().run(forward_product(x, weight, out), context_->compute());
+  context_->gemms().run(forward_gemm(x, weight, out), context_->compute());
 }
 
 at::Tensor GpuTransposedLinear::apply(const at::Tensor& x, const at::Tensor& weight) const {
@@ -62,7 +62,7 @@ at::Tensor GpuTransposedLinear::add_applied(const at::Tensor& residual,
                                             const at::Tensor& weight) const {
   require_dense(residual);
   const at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
-  gpu::Gemm gemm = forward_product(x, weight, out);
+  gpu::Gemm gemm = forward_gemm(x, weight, out);
   gemm.addend = residual.const_data_ptr();
   context_->gemms().run(gemm, context_->compute());
   return out;
@@ -71,14 +71,14 @@ at::Tensor GpuTransposedLinear::add_applied(const at::Tensor& residual,
 at::Tensor GpuTransposedLinear::input_gradient(const at::Tensor& dy,
                                                const at::Tensor& weight) const {
   const at::Tensor out = at::empty({dy.size(0), weight.size(1)}, dy.options());
-  context_->gemms().run(backward_product(dy, weight, out), context_->compute());
+  context_->gemms().run(backward_gemm(dy, weight, out), context_->compute());
   return out;
 }
 
 void GpuTransposedLinear::add_input_gradient(const at::Tensor& gradient,
                                              const at::Tensor& dy,
                                              const at::Tensor& weight) const {
-  gpu::Gemm gemm = backward_product(dy, weight, gradient);
+  gpu::Gemm gemm = backward_gemm(dy, weight, gradient);
   gemm.addend = gemm.d;
   context_->gemms().run(gemm, context_->compute());
 }
@@ -87,7 +87,7 @@ void GpuTransposedLinear::add_weight_gradient(const at::Tensor& weight_gradient,
                                               const at::Tensor& x,
                                               const at::Tensor& dy,
                                               bool overwrites) const {
-  gpu::Gemm gemm = product(dy, x, weight_gradient);
+  gpu::Gemm gemm = make_gemm(dy, x, weight_gradient);
   gemm.depth = x.size(0);
   gemm.is_a_transposed = true;
   gemm.addend = overwrites ? nullptr : gemm.d;

@@ -85,14 +85,14 @@ struct Pass {
 
 // One way in which a layer can keep what its backward needs: all of it, or less, with the rest
 // worked out again in backward.
-struct Way {
+struct SaveMode {
   std::string name;           // letters, digits and dashes
   bool needs_output = false;  // what it keeps shares storage with the output
 };
 
 // What a forward leaves for its backward, apart from its input and its weights.
 struct Saved {
-  int32_t way = 0;  // set by the caller: index into Layer::ways()
+  int32_t mode = 0;  // set by the caller: index into Layer::save_modes()
   // Set by the caller: nobody will read the output, so the layer need not compute it. Only for ways
   // that need no output; forward then returns nothing.
   bool without_output = false;
@@ -156,7 +156,7 @@ class Layer {
   virtual bool is_random() const { return true; }
 
   // At least one; the first keeps most and goes backward fastest.
-  virtual const std::vector<Way>& ways() const = 0;
+  virtual const std::vector<SaveMode>& save_modes() const = 0;
 
   // Runs the layer. With `saved` it keeps what backward needs, in the way that `saved` names;
   // without, it keeps nothing. All give the same bits, and so do their backwards.
@@ -205,7 +205,7 @@ class Layer {
   // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
   virtual LayerSize size_for(const Shapes& inputs,
                              at::ScalarType compute_type,
-                             int32_t way = 0) const = 0;
+                             int32_t mode = 0) const = 0;
 };
 
 // The end of a chain: turns what reaches it into the loss. Forward and backward are one

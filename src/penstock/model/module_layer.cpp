@@ -71,7 +71,7 @@ class ModuleLayer final : public Layer {
   const std::string& name() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   const std::vector<StateSpec>& state() const override { return state_; }
-  const std::vector<Way>& ways() const override { return ways_; }
+  const std::vector<SaveMode>& save_modes() const override { return modes_; }
   bool is_random() const override { return draws_; }
 
   void forget_initial() override {
@@ -157,8 +157,8 @@ class ModuleLayer final : public Layer {
     const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
-    const bool has_weight_half = !module_parameters_.empty();
-    if (has_weight_half) {
+    const bool has_weight_gradient = !module_parameters_.empty();
+    if (has_weight_gradient) {
       work = {output_gradient, graph};
     }
     Tensors sources;
@@ -169,7 +169,7 @@ class ModuleLayer final : public Layer {
     }
     return input_gradients(
         *graph,
-        differentiate(*graph, sources, output_gradient, /*keeps_graph=*/has_weight_half),
+        differentiate(*graph, sources, output_gradient, /*keeps_graph=*/has_weight_gradient),
         /*first=*/0);
   }
 
@@ -382,7 +382,7 @@ class ModuleLayer final : public Layer {
   mutable std::vector<c10::Storage> windows_;  // of module_parameters_
   std::vector<ParameterSpec> specs_;
   std::vector<StateSpec> state_;
-  std::vector<Way> ways_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output
+  std::vector<SaveMode> modes_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output
   // By compute type and shapes of the inputs.
   using SizeKey = std::pair<at::ScalarType, std::vector<std::vector<int64_t>>>;
   mutable std::map<SizeKey, LayerSize> sizes_;

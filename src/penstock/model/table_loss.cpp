@@ -97,7 +97,7 @@ double table_loss_backward(const TableLoss& loss,
     }
     at::Tensor part = rows_gradient.narrow(0, first, rows.size(0));
     at::mm_out(part, gradient, loss.table);
-    add_product(table_gradient, gradient, rows);
+    add_matmul(table_gradient, gradient, rows);
     first += rows.size(0);
   });
   return sum;

@@ -27,7 +27,7 @@ inline at::Tensor matrix_input_gradient(const at::Tensor& dy, const at::Tensor& 
 inline void add_matrix_gradient(at::Tensor& weight_gradient,
                                 const at::Tensor& x,
                                 const at::Tensor& dy) {
-  add_product(weight_gradient, dy, x);
+  add_matmul(weight_gradient, dy, x);
 }
 
 }  // namespace penstock::model

@@ -39,29 +39,29 @@ class GpuOptimizer : public Optimizer {
       : train_(train), context_(parameters.device().gpu) {
     std::vector<gpu::LambParameter> groups;
     for (const model::Parameter& parameter : parameters.all()) {
-      groups.push_back({static_cast<int64_t>(pieces_.size()), 0, parameter.spec.has_weight_decay});
-      for (int64_t done = 0; done < parameter.spec.count(); done += gpu::kPieceElements) {
-        const int64_t count = std::min(gpu::kPieceElements, parameter.spec.count() - done);
-        pieces_.push_back({parameter.offset + done,
+      groups.push_back({static_cast<int64_t>(chunks_.size()), 0, parameter.spec.has_weight_decay});
+      for (int64_t done = 0; done < parameter.spec.count(); done += gpu::kChunkElements) {
+        const int64_t count = std::min(gpu::kChunkElements, parameter.spec.count() - done);
+        chunks_.push_back({parameter.offset + done,
                            static_cast<int32_t>(count),
                            parameter.spec.has_weight_decay});
-        ++groups.back().piece_count;
+        ++groups.back().chunk_count;
       }
     }
     group_count_ = static_cast<int64_t>(groups.size());
     const c10::Device where = parameters.device().where;
-    device_pieces_ = on_device(pieces_, where);
+    device_chunks_ = on_device(chunks_, where);
     device_groups_ = on_device(groups, where);
     // Plans count what is allocated here by the same numbers (gpu_optimizer_size.h).
     const GpuUpdateSizes sizes = gpu_update_sizes(parameters.inventory());
     PENSTOCK_CHECK(
-        sizes.pieces == static_cast<int64_t>(pieces_.size()) && sizes.parameters == group_count_,
+        sizes.chunks == static_cast<int64_t>(chunks_.size()) && sizes.parameters == group_count_,
         "an update of ",
-        pieces_.size(),
+        chunks_.size(),
         " pieces of ",
         group_count_,
         " parameters; the inventory has ",
-        sizes.pieces,
+        sizes.chunks,
         " of ",
         sizes.parameters);
     norm_workspace_ = at::empty({gpu::kNormBlocks}, at::TensorOptions(where).dtype(at::kDouble));
@@ -139,8 +139,8 @@ class GpuOptimizer : public Optimizer {
       work.compute_copy = parameters.flat_compute().data_ptr();
       work.copy_type = model::gpu_type(parameters.compute_type());
     }
-    work.pieces = pointer<const gpu::UpdatePiece>(device_pieces_);
-    work.piece_count = static_cast<int64_t>(pieces_.size());
+    work.chunks = pointer<const gpu::UpdateChunk>(device_chunks_);
+    work.chunk_count = static_cast<int64_t>(chunks_.size());
     work.state = pointer<const gpu::GradientState>(device_state_);
     return work;
   }
@@ -149,9 +149,9 @@ class GpuOptimizer : public Optimizer {
 
   config::TrainOptions train_;
   std::shared_ptr<device::GpuContext> context_;
-  std::vector<gpu::UpdatePiece> pieces_;
+  std::vector<gpu::UpdateChunk> chunks_;
   int64_t group_count_ = 0;
-  at::Tensor device_pieces_, device_groups_;
+  at::Tensor device_chunks_, device_groups_;
 
  private:
   // Several ranks share the model, so the host has heard the squares of all: whether the step is
@@ -250,10 +250,10 @@ class GpuLamb final : public GpuOptimizer {
   GpuLamb(const config::TrainOptions& train, const model::Parameters& parameters)
       : GpuOptimizer(train, parameters) {
     state_ = make_state(train, parameters);
-    const int64_t count = static_cast<int64_t>(pieces_.size());
+    const int64_t count = static_cast<int64_t>(chunks_.size());
     const at::TensorOptions options(parameters.device().where);
     norms_ =
-        at::empty({count * gpu::kPieceSlices * static_cast<int64_t>(sizeof(kernels::LambNorms))},
+        at::empty({count * gpu::kChunkSlices * static_cast<int64_t>(sizeof(kernels::LambNorms))},
                   options.dtype(at::kByte));
     rates_ = at::empty({count}, options.dtype(at::kFloat));
   }

@@ -16,7 +16,7 @@ GpuUpdateSizes gpu_update_sizes(const plan::Inventory& inventory) {
     }
     for (const plan::ParameterSize& parameter : inventory.sizes[i].parameters) {
       ++sizes.parameters;
-      sizes.pieces += (parameter.count + gpu::kPieceElements - 1) / gpu::kPieceElements;
+      sizes.chunks += (parameter.count + gpu::kChunkElements - 1) / gpu::kChunkElements;
     }
   }
   return sizes;
@@ -30,14 +30,14 @@ plan::OptimizerSize gpu_optimizer_size(const config::TrainOptions& train,
   const GpuUpdateSizes sizes = gpu_update_sizes(inventory);
   plan::OptimizerSize size{.state = optimizer_size(train, inventory).state};
   // In the order of GpuOptimizer's constructor.
-  std::vector<int64_t> workspaces = {bytes_of(sizeof(gpu::UpdatePiece), sizes.pieces),
+  std::vector<int64_t> workspaces = {bytes_of(sizeof(gpu::UpdateChunk), sizes.chunks),
                                      bytes_of(sizeof(gpu::LambParameter), sizes.parameters),
                                      bytes_of(sizeof(double), gpu::kNormBlocks),
                                      bytes_of(sizeof(gpu::GradientState), 1),
                                      bytes_of(sizeof(gpu::GradientState), sizes.parameters)};
   if (train.optimizer == "lamb") {
-    workspaces.push_back(bytes_of(sizeof(kernels::LambNorms), sizes.pieces * gpu::kPieceSlices));
-    workspaces.push_back(bytes_of(sizeof(float), sizes.pieces));
+    workspaces.push_back(bytes_of(sizeof(kernels::LambNorms), sizes.chunks * gpu::kChunkSlices));
+    workspaces.push_back(bytes_of(sizeof(float), sizes.chunks));
   }
   const std::string name = "workspaces of the update";
   for (const int64_t bytes : workspaces) {

@@ -10,7 +10,7 @@ namespace penstock::optim {
 
 // The tables that the update's kernels walk.
 struct GpuUpdateSizes {
-  int64_t pieces = 0;
+  int64_t chunks = 0;
   int64_t parameters = 0;
 };
 GpuUpdateSizes gpu_update_sizes(const plan::Inventory& inventory);

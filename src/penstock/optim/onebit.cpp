@@ -87,12 +87,12 @@ OneBit::OneBit(const config::TrainOptions& train, const model::Parameters& param
   staging_ = at::zeros({onebit_staging_bytes(num_replicas_)}, at::kByte);
 }
 
-size_t OneBit::num_pieces(const model::Parameters& parameters) {
-  size_t pieces = 0;
+size_t OneBit::num_chunks(const model::Parameters& parameters) {
+  size_t chunks = 0;
   for (const model::Segment& segment : parameters.segments()) {
-    pieces += static_cast<size_t>((segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain);
+    chunks += static_cast<size_t>((segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain);
   }
-  return pieces;
+  return chunks;
 }
 
 kernels::AdamSettings OneBit::settings_for(const Rate& rate, int64_t variance_updates) const {
@@ -210,24 +210,24 @@ std::vector<double> OneBit::take_sketches(model::Parameters& parameters,
   std::vector<double> own;
   for (const model::Parameter& parameter : parameters.all()) {
     const int64_t count = parameter.spec.count();
-    const int64_t pieces = (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
-    std::vector<double> sums(static_cast<size_t>(pieces));
+    const int64_t chunks = (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
+    std::vector<double> sums(static_cast<size_t>(chunks));
     const uint64_t seed =
         mix_bits(static_cast<uint64_t>(steps_done_)) ^ hash_name(parameter.spec.name);
-    at::parallel_for(0, pieces, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * plan::kSliceGrain;
-        sums[static_cast<size_t>(piece)] =
+    at::parallel_for(0, chunks, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const int64_t first = chunk * plan::kSliceGrain;
+        sums[static_cast<size_t>(chunk)] =
             kernels::sum_with_signs(gradients + parameter.offset + first,
                                     std::min(plan::kSliceGrain, count - first),
-                                    mix_bits(seed ^ mix_bits(static_cast<uint64_t>(piece))));
+                                    mix_bits(seed ^ mix_bits(static_cast<uint64_t>(chunk))));
       }
     });
     const auto sketches = static_cast<size_t>(num_sketches(count));
     const size_t begin = own.size();
     own.resize(begin + sketches);
-    for (size_t piece = 0; piece < sums.size(); ++piece) {
-      own[begin + piece % sketches] += sums[piece];
+    for (size_t chunk = 0; chunk < sums.size(); ++chunk) {
+      own[begin + chunk % sketches] += sums[chunk];
     }
   }
   return own;
@@ -258,12 +258,12 @@ Squares OneBit::own_squares() {
 void OneBit::move_as_adamw(model::Parameters& parameters,
                            const kernels::AdamSettings& settings,
                            double gradient_scale) {
-  for_each_piece(parameters, [&](const Piece& piece, size_t) {
+  for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
     kernels::adamw_update(
-        {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
-        piece.mean,
-        piece.mean_square,
-        piece.has_weight_decay ? settings : without_decay(settings));
+        {chunk.weights, chunk.gradients, chunk.count, static_cast<float>(gradient_scale)},
+        chunk.mean,
+        chunk.mean_square,
+        chunk.has_weight_decay ? settings : without_decay(settings));
   });
 }
 

@@ -43,7 +43,7 @@ class OneBit : public Optimizer {
   virtual void end_step(model::Parameters& parameters, const Rate& rate, double gradient_scale) = 0;
 
   // Part of a segment, with the state that belongs to it.
-  struct Piece {
+  struct Chunk {
     size_t parameter;  // index into Parameters::all()
     bool has_weight_decay;
     int64_t count;
@@ -54,10 +54,10 @@ class OneBit : public Optimizer {
     int64_t offset;  // into buffers that are laid out as segments are
   };
   // Calls use(piece, number) for every segment in pieces of the same size whatever the threads and
-  // ranks; pieces are numbered by num_pieces().
+  // ranks; pieces are numbered by num_chunks().
   template <typename Use>
-  void for_each_piece(model::Parameters& parameters, const Use& use);
-  static size_t num_pieces(const model::Parameters& parameters);
+  void for_each_chunk(model::Parameters& parameters, const Use& use);
+  static size_t num_chunks(const model::Parameters& parameters);
 
   // Calls use(first, count) for ranges of the whole flat buffers, over all threads.
   template <typename Use>
@@ -143,7 +143,7 @@ class FreezingOneBit : public OneBit {
 };
 
 template <typename Use>
-void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {
+void OneBit::for_each_chunk(model::Parameters& parameters, const Use& use) {
   size_t before = 0;
   for (const model::Segment& segment : parameters.segments()) {
     const model::Parameter& parameter = parameters.all()[segment.parameter];
@@ -151,11 +151,11 @@ void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {
     const float* gradients = parameters.own_gradients(segment).const_data_ptr<float>();
     float* mean = flat(kMean) + parameter.offset + segment.first;
     float* mean_square = flat(kMeanSquare) + segment.offset;
-    const int64_t pieces = (segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain;
-    at::parallel_for(0, pieces, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * plan::kSliceGrain;
-        use(Piece{.parameter = segment.parameter,
+    const int64_t chunks = (segment.count + plan::kSliceGrain - 1) / plan::kSliceGrain;
+    at::parallel_for(0, chunks, kGrain / plan::kSliceGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const int64_t first = chunk * plan::kSliceGrain;
+        use(Chunk{.parameter = segment.parameter,
                   .has_weight_decay = parameter.spec.has_weight_decay,
                   .count = std::min(plan::kSliceGrain, segment.count - first),
                   .weights = weights + first,
@@ -163,10 +163,10 @@ void OneBit::for_each_piece(model::Parameters& parameters, const Use& use) {
                   .mean = mean + first,
                   .mean_square = mean_square + first,
                   .offset = segment.offset + first},
-            before + static_cast<size_t>(piece));
+            before + static_cast<size_t>(chunk));
       }
     });
-    before += static_cast<size_t>(pieces);
+    before += static_cast<size_t>(chunks);
   }
 }
 

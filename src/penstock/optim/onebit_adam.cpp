@@ -30,12 +30,12 @@ class OneBitAdam final : public FreezingOneBit {
       return;
     }
     const kernels::AdamSettings settings = settings_for(rate, freeze_);
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::frozen_adam_update(piece.weights,
-                                  piece.mean,
-                                  piece.mean_square,
-                                  piece.count,
-                                  piece.has_weight_decay ? settings : without_decay(settings));
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
+      kernels::frozen_adam_update(chunk.weights,
+                                  chunk.mean,
+                                  chunk.mean_square,
+                                  chunk.count,
+                                  chunk.has_weight_decay ? settings : without_decay(settings));
     });
   }
 };

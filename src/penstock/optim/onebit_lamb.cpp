@@ -47,12 +47,12 @@ class OneBitLamb final : public FreezingOneBit {
       find_directions(parameters, settings_for(rate, steps_done_ + 1), gradient_scale);
       return nullptr;
     }
-    sums_ = sum_by_parameter(parameters, [](const Piece& piece) {
-      return kernels::sum_of_squares(piece.weights, piece.count);
+    sums_ = sum_by_parameter(parameters, [](const Chunk& chunk) {
+      return kernels::sum_of_squares(chunk.weights, chunk.count);
     });
     if (freezes_now()) {
-      const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Piece& piece) {
-        return std::accumulate(piece.mean_square, piece.mean_square + piece.count, 0.0);
+      const std::vector<ExactSum> variances = sum_by_parameter(parameters, [](const Chunk& chunk) {
+        return std::accumulate(chunk.mean_square, chunk.mean_square + chunk.count, 0.0);
       });
       sums_.insert(sums_.end(), variances.begin(), variances.end());
     }
@@ -75,17 +75,17 @@ class OneBitLamb final : public FreezingOneBit {
   void find_directions(model::Parameters& parameters,
                        const kernels::AdamSettings& settings,
                        double gradient_scale) {
-    std::vector<kernels::LambNorms> parts(num_pieces(parameters));
+    std::vector<kernels::LambNorms> parts(num_chunks(parameters));
     std::vector<size_t> owners(parts.size());
-    for_each_piece(parameters, [&](const Piece& piece, size_t number) {
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t number) {
       float direction[plan::kSliceGrain];
       parts[number] = kernels::lamb_direction(
-          {piece.weights, piece.gradients, piece.count, static_cast<float>(gradient_scale)},
-          piece.mean,
-          piece.mean_square,
+          {chunk.weights, chunk.gradients, chunk.count, static_cast<float>(gradient_scale)},
+          chunk.mean,
+          chunk.mean_square,
           direction,
-          piece.has_weight_decay ? settings : without_decay(settings));
-      owners[number] = piece.parameter;
+          chunk.has_weight_decay ? settings : without_decay(settings));
+      owners[number] = chunk.parameter;
     });
     const size_t parameter_count = parameters.all().size();
     sums_.assign(2 * parameter_count, {});
@@ -158,13 +158,13 @@ class OneBitLamb final : public FreezingOneBit {
   }
 
   void apply(model::Parameters& parameters, const std::vector<Move>& moves) {
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      const auto& [settings, ratio] = moves[piece.parameter];
-      kernels::lamb_move(piece.weights,
-                         piece.mean,
-                         piece.mean_square,
-                         piece.count,
-                         piece.has_weight_decay ? settings : without_decay(settings),
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
+      const auto& [settings, ratio] = moves[chunk.parameter];
+      kernels::lamb_move(chunk.weights,
+                         chunk.mean,
+                         chunk.mean_square,
+                         chunk.count,
+                         chunk.has_weight_decay ? settings : without_decay(settings),
                          static_cast<float>(static_cast<double>(settings.lr) * ratio));
     });
   }
@@ -172,11 +172,11 @@ class OneBitLamb final : public FreezingOneBit {
   // Of what `value` says of each piece of this rank.
   template <typename Value>
   std::vector<ExactSum> sum_by_parameter(model::Parameters& parameters, const Value& value) {
-    std::vector<double> parts(num_pieces(parameters));
+    std::vector<double> parts(num_chunks(parameters));
     std::vector<size_t> owners(parts.size());
-    for_each_piece(parameters, [&](const Piece& piece, size_t number) {
-      parts[number] = value(piece);
-      owners[number] = piece.parameter;
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t number) {
+      parts[number] = value(chunk);
+      owners[number] = chunk.parameter;
     });
     std::vector<ExactSum> sums(parameters.all().size());
     for (size_t i = 0; i < parts.size(); ++i) {

@@ -245,13 +245,13 @@ class Lamb final : public Optimizer {
     float* mean_square = state_[1].flat.data_ptr<float>() + segment.offset;
     float* update = update_.data_ptr<float>() + at;
     // Fixed pieces, so that the norms depend neither on threads nor on ranks.
-    const int64_t pieces = (segment.count + kNormBlock - 1) / kNormBlock;
-    std::vector<kernels::LambNorms> parts(static_cast<size_t>(pieces));
-    at::parallel_for(0, pieces, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        const int64_t first = piece * kNormBlock;
+    const int64_t chunks = (segment.count + kNormBlock - 1) / kNormBlock;
+    std::vector<kernels::LambNorms> parts(static_cast<size_t>(chunks));
+    at::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const int64_t first = chunk * kNormBlock;
         const int64_t size = std::min(kNormBlock, segment.count - first);
-        parts[static_cast<size_t>(piece)] = kernels::lamb_direction(
+        parts[static_cast<size_t>(chunk)] = kernels::lamb_direction(
             {weights + first, gradients + first, size, static_cast<float>(gradient_scale)},
             mean + first,
             mean_square + first,

@@ -63,16 +63,16 @@ class ZeroOneAdam final : public OneBit {
     if (updates_variance(train_, steps_done_ + 1)) {
       move_as_adamw(parameters, settings, gradient_scale);
     } else if (!is_frozen()) {
-      for_each_piece(parameters, [&](const Piece& piece, size_t) {
-        kernels::blend_mean(piece.mean, piece.gradients, piece.count, 1, settings.one_minus_beta1);
-        move_piece(piece, settings);
+      for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
+        kernels::blend_mean(chunk.mean, chunk.gradients, chunk.count, 1, settings.one_minus_beta1);
+        move_chunk(chunk, settings);
       });
     } else if (!meets_now()) {
       are_apart_ = true;
     } else if (std::exchange(are_apart_, false)) {
       move_together(parameters, settings);
     } else {
-      for_each_piece(parameters, [&](const Piece& piece, size_t) { move_piece(piece, settings); });
+      for_each_chunk(parameters, [&](const Chunk& chunk, size_t) { move_chunk(chunk, settings); });
     }
   }
 
@@ -86,9 +86,9 @@ class ZeroOneAdam final : public OneBit {
     rate_sum_ += static_cast<double>(settings.lr) / static_cast<double>(settings.bias_correction1);
     decay_product_ *=
         1 - static_cast<double>(settings.lr) * static_cast<double>(settings.weight_decay);
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
       kernels::frozen_adam_update(
-          piece.weights, piece.mean, piece.mean_square, piece.count, without_decay(settings));
+          chunk.weights, chunk.mean, chunk.mean_square, chunk.count, without_decay(settings));
     });
   }
 
@@ -98,9 +98,9 @@ class ZeroOneAdam final : public OneBit {
     if (rate_sum_ == 0) {
       return flat(kMean);
     }
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
       kernels::momentum_of_local_steps(
-          piece.weights, start_of(piece), piece.mean_square, piece.count, settings, local_steps());
+          chunk.weights, start_of(chunk), chunk.mean_square, chunk.count, settings, local_steps());
     });
     return parameters.flat_weights().data_ptr<float>();
   }
@@ -111,30 +111,30 @@ class ZeroOneAdam final : public OneBit {
     }
     const kernels::LocalSteps decayed = local_steps();
     const kernels::LocalSteps undecayed{decayed.rate, 1};
-    for_each_piece(parameters, [&](const Piece& piece, size_t) {
-      kernels::move_together(piece.weights,
-                             piece.mean,
-                             start_of(piece),
-                             piece.mean_square,
-                             piece.count,
+    for_each_chunk(parameters, [&](const Chunk& chunk, size_t) {
+      kernels::move_together(chunk.weights,
+                             chunk.mean,
+                             start_of(chunk),
+                             chunk.mean_square,
+                             chunk.count,
                              settings,
-                             piece.has_weight_decay ? decayed : undecayed);
+                             chunk.has_weight_decay ? decayed : undecayed);
     });
   }
 
   kernels::LocalSteps local_steps() const {
     return {static_cast<float>(rate_sum_), static_cast<float>(decay_product_)};
   }
-  const float* start_of(const Piece& piece) const {
-    return start_.const_data_ptr<float>() + piece.offset;
+  const float* start_of(const Chunk& chunk) const {
+    return start_.const_data_ptr<float>() + chunk.offset;
   }
 
-  static void move_piece(const Piece& piece, const kernels::AdamSettings& settings) {
-    kernels::frozen_adam_update(piece.weights,
-                                piece.mean,
-                                piece.mean_square,
-                                piece.count,
-                                piece.has_weight_decay ? settings : without_decay(settings));
+  static void move_chunk(const Chunk& chunk, const kernels::AdamSettings& settings) {
+    kernels::frozen_adam_update(chunk.weights,
+                                chunk.mean,
+                                chunk.mean_square,
+                                chunk.count,
+                                chunk.has_weight_decay ? settings : without_decay(settings));
   }
 
   const int64_t freeze_;

@@ -146,42 +146,42 @@ class Reader {
   std::vector<std::string> known_;
 };
 
-std::optional<double> sum_of_halves(const LayerCost& layer) {
+std::optional<double> sum_of_both(const LayerCost& layer) {
   const bool has_both = layer.backward_input_s >= 0 && layer.backward_weight_s >= 0;
   return has_both ? std::optional(layer.backward_input_s + layer.backward_weight_s) : std::nullopt;
 }
 
-KeepCost read_way(Reader& reader, const LayerCost& layer) {
-  KeepCost way;
-  way.forward_s = reader.seconds("forward_s", layer.forward_s);
-  way.backward_s = reader.seconds("backward_s", sum_of_halves(layer));
-  way.saved_bytes = reader.bytes("saved_bytes", std::nullopt);
-  way.forward_extra_bytes = reader.bytes("forward_extra_bytes", 0);
-  way.backward_extra_bytes = reader.bytes("backward_extra_bytes", 0, -kMostBytes);
+SaveModeCost read_mode(Reader& reader, const LayerCost& layer) {
+  SaveModeCost mode;
+  mode.forward_s = reader.seconds("forward_s", layer.forward_s);
+  mode.backward_s = reader.seconds("backward_s", sum_of_both(layer));
+  mode.saved_bytes = reader.bytes("saved_bytes", std::nullopt);
+  mode.forward_extra_bytes = reader.bytes("forward_extra_bytes", 0);
+  mode.backward_extra_bytes = reader.bytes("backward_extra_bytes", 0, -kMostBytes);
   if (reader.has("backward_input_extra_bytes")) {
-    way.backward_input_extra_bytes =
+    mode.backward_input_extra_bytes =
         reader.bytes("backward_input_extra_bytes", std::nullopt, -kMostBytes);
   }
-  way.needs_output = reader.flag("needs_output", true);
-  way.recompute_s = reader.seconds("recompute_s", way.forward_s);
-  way.recompute_extra_bytes = reader.bytes("recompute_extra_bytes", way.forward_extra_bytes);
-  if (way.saved_bytes < layer.output_bytes) {
+  mode.needs_output = reader.flag("needs_output", true);
+  mode.recompute_s = reader.seconds("recompute_s", mode.forward_s);
+  mode.recompute_extra_bytes = reader.bytes("recompute_extra_bytes", mode.forward_extra_bytes);
+  if (mode.saved_bytes < layer.output_bytes) {
     reader.fail(cat("saved_bytes = ",
-                    way.saved_bytes,
+                    mode.saved_bytes,
                     " is less than output_bytes = ",
                     layer.output_bytes,
                     "; what is saved includes the output"));
   }
   // A backward holds at least what was there when it began, and what is there when it ends.
-  const int64_t least = -std::min(layer.input_gradient(), layer.freed_by_backward(way));
-  if (way.backward_extra_bytes < least) {
+  const int64_t least = -std::min(layer.input_gradient(), layer.freed_by_backward(mode));
+  if (mode.backward_extra_bytes < least) {
     reader.fail(cat("backward_extra_bytes = ",
-                    way.backward_extra_bytes,
+                    mode.backward_extra_bytes,
                     " is below ",
                     least,
                     ", the most that can be free before the input's gradient is made"));
   }
-  return way;
+  return mode;
 }
 
 std::string place(const std::string& origin, size_t index, const json& layer) {
@@ -192,25 +192,40 @@ std::string place(const std::string& origin, size_t index, const json& layer) {
              is_named ? cat(" (", in_quotes(layer["name"].get<std::string>()), ")") : "");
 }
 
-void read_other_ways(Reader& reader, LayerCost& layer) {
-  std::set<std::string> names{layer.ways.front().name};
+void read_other_modes(Reader& reader, LayerCost& layer) {
+  std::set<std::string> names{layer.modes.front().name};
   size_t index = 0;
-  for (const json& item : reader.list("other_ways")) {
-    Reader other(item, cat(reader.where(), ", other way ", index++));
+  for (const json& item : reader.list("other_save_modes")) {
+    Reader other(item, cat(reader.where(), ", other save mode ", index++));
     const std::string name = other.text("name", "");
     if (!program::is_mode_name(name) || !names.insert(name).second) {
       other.fail(cat(
           "has the name ",
           in_quotes(name),
-          "; each way has a name of its own: up to 64 letters, digits, - and _, not \"nothing\""));
+          "; each save mode has a name of its own: up to 64 letters, digits, - and _, not \"nothing\""));
     }
-    layer.ways.push_back(read_way(other, layer));
-    layer.ways.back().name = name;
+    layer.modes.push_back(read_mode(other, layer));
+    layer.modes.back().name = name;
     other.require_no_other_keys();
   }
 }
 
-LayerCost read_layer(const json& item, size_t index, const std::string& origin) {
+// Tables of earlier versions call save modes ways.
+json with_present_keys(json layer) {
+  if (layer.is_object()) {
+    for (const auto& [old_key, key] :
+         {std::pair("way", "save_mode"), std::pair("other_ways", "other_save_modes")}) {
+      if (layer.contains(old_key) && !layer.contains(key)) {
+        layer[key] = std::move(layer[old_key]);
+        layer.erase(old_key);
+      }
+    }
+  }
+  return layer;
+}
+
+LayerCost read_layer(const json& given, size_t index, const std::string& origin) {
+  const json item = with_present_keys(given);
   Reader reader(item, place(origin, index, item));
   LayerCost layer;
   layer.name = reader.text("name", cat("layer ", index));
@@ -224,19 +239,19 @@ LayerCost read_layer(const json& item, size_t index, const std::string& origin) 
   layer.backward_weight_s = reader.seconds("backward_weight_s", layer.backward_weight_s);
   layer.weight_state_bytes = reader.bytes("weight_state_bytes", layer.weight_state_bytes);
   layer.weight_extra_bytes = reader.bytes("weight_extra_bytes", 0);
-  layer.ways.push_back(read_way(reader, layer));
-  KeepCost& first = layer.ways.front();
-  first.name = reader.text("way", "all");
+  layer.modes.push_back(read_mode(reader, layer));
+  SaveModeCost& first = layer.modes.front();
+  first.name = reader.text("save_mode", "all");
   if (!program::is_mode_name(first.name)) {
-    reader.fail(cat("way ",
+    reader.fail(cat("save mode ",
                     in_quotes(first.name),
                     " is not a name: up to 64 letters, digits, - and _, not \"nothing\""));
   }
   first.forward_s = reader.seconds("keeping_forward_s", layer.forward_s);
   first.recompute_s = reader.seconds("recompute_s", first.forward_s);
   layer.forward_extra_bytes = reader.bytes("dropping_extra_bytes", first.forward_extra_bytes);
-  if (reader.has("other_ways")) {
-    read_other_ways(reader, layer);
+  if (reader.has("other_save_modes")) {
+    read_other_modes(reader, layer);
   }
   layer.parameter_bytes = reader.bytes("parameter_bytes", 0);
   layer.gradient_bytes = reader.bytes("gradient_bytes", 0);
@@ -345,10 +360,10 @@ void require_no_overflow(const CostTable& table, const std::string& origin) {
   for (const LayerCost& layer : table.layers) {
     sum += static_cast<double>(layer.input_bytes + layer.output_bytes + layer.input_gradient() +
                                layer.output_gradient() + layer.forward_extra_bytes +
-                               layer.weight_half_bytes());
-    for (const KeepCost& way : layer.ways) {
-      sum += static_cast<double>(way.saved_bytes + way.forward_extra_bytes +
-                                 std::abs(way.backward_extra_bytes) + way.recompute_extra_bytes);
+                               layer.weight_work_bytes());
+    for (const SaveModeCost& mode : layer.modes) {
+      sum += static_cast<double>(mode.saved_bytes + mode.forward_extra_bytes +
+                                 std::abs(mode.backward_extra_bytes) + mode.recompute_extra_bytes);
     }
   }
   if (sum > kMostBytesInAll) {
@@ -397,29 +412,29 @@ CostTable read_table(const json& root, const std::string& origin) {
   return table;
 }
 
-ordered_json way_json(const KeepCost& way) {
-  ordered_json out{{"forward_s", way.forward_s},
-                   {"backward_s", way.backward_s},
-                   {"saved_bytes", way.saved_bytes},
-                   {"forward_extra_bytes", way.forward_extra_bytes},
-                   {"backward_extra_bytes", way.backward_extra_bytes},
-                   {"needs_output", way.needs_output},
-                   {"recompute_s", way.recompute_s},
-                   {"recompute_extra_bytes", way.recompute_extra_bytes}};
-  if (way.backward_input_extra_bytes) {
-    out["backward_input_extra_bytes"] = *way.backward_input_extra_bytes;
+ordered_json mode_json(const SaveModeCost& mode) {
+  ordered_json out{{"forward_s", mode.forward_s},
+                   {"backward_s", mode.backward_s},
+                   {"saved_bytes", mode.saved_bytes},
+                   {"forward_extra_bytes", mode.forward_extra_bytes},
+                   {"backward_extra_bytes", mode.backward_extra_bytes},
+                   {"needs_output", mode.needs_output},
+                   {"recompute_s", mode.recompute_s},
+                   {"recompute_extra_bytes", mode.recompute_extra_bytes}};
+  if (mode.backward_input_extra_bytes) {
+    out["backward_input_extra_bytes"] = *mode.backward_input_extra_bytes;
   }
   return out;
 }
 
 ordered_json layer_json(const LayerCost& layer) {
-  const KeepCost& first = layer.ways.front();
+  const SaveModeCost& first = layer.modes.front();
   ordered_json out{{"name", layer.name}, {"kind", layer.kind}};
-  out.update(way_json(first));
+  out.update(mode_json(first));
   out["forward_s"] = layer.forward_s;
   out["keeping_forward_s"] = first.forward_s;
   out["dropping_extra_bytes"] = layer.forward_extra_bytes;
-  out["way"] = first.name;
+  out["save_mode"] = first.name;
   out["input_bytes"] = layer.input_bytes;
   out["output_bytes"] = layer.output_bytes;
   if (layer.input_gradient_bytes >= 0) {
@@ -443,12 +458,12 @@ ordered_json layer_json(const LayerCost& layer) {
   if (layer.weight_extra_bytes > 0) {
     out["weight_extra_bytes"] = layer.weight_extra_bytes;
   }
-  if (layer.ways.size() > 1) {
-    out["other_ways"] = ordered_json::array();
-    for (size_t i = 1; i < layer.ways.size(); ++i) {
-      ordered_json other{{"name", layer.ways[i].name}};
-      other.update(way_json(layer.ways[i]));
-      out["other_ways"].push_back(std::move(other));
+  if (layer.modes.size() > 1) {
+    out["other_save_modes"] = ordered_json::array();
+    for (size_t i = 1; i < layer.modes.size(); ++i) {
+      ordered_json other{{"name", layer.modes[i].name}};
+      other.update(mode_json(layer.modes[i]));
+      out["other_save_modes"].push_back(std::move(other));
     }
   }
   return out;

@@ -16,7 +16,7 @@
 namespace penstock::plan {
 
 // One way of keeping: a forward that keeps what its backward needs, and that backward.
-struct KeepCost {
+struct SaveModeCost {
   std::string name = "all";
   double forward_s = 0;
   double backward_s = 0;
@@ -48,7 +48,7 @@ struct LayerCost {
   int64_t output_gradient_bytes = -1;
   double forward_s = 0;             // keeping nothing
   int64_t forward_extra_bytes = 0;  // keeping nothing: the peak above what was live and the output
-  std::vector<KeepCost> ways;       // at least one; the first keeps most
+  std::vector<SaveModeCost> modes;       // at least one; the first keeps most
   int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
   // Backward as two halves: their seconds, and the bytes that the weight half needs from the end of
   // the input half on. Negative: not known; then half of the way's backward_s each (or what the
@@ -64,29 +64,29 @@ struct LayerCost {
     return output_gradient_bytes < 0 ? output_bytes : output_gradient_bytes;
   }
   // What its backward reads and then frees: its state, and the gradient of its output.
-  int64_t freed_by_backward(const KeepCost& way) const {
-    return way.state_bytes(output_bytes) + output_gradient();
+  int64_t freed_by_backward(const SaveModeCost& mode) const {
+    return mode.state_bytes(output_bytes) + output_gradient();
   }
-  double weight_half_s(const KeepCost& way) const {
+  double weight_gradient_s(const SaveModeCost& mode) const {
     return backward_weight_s >= 0  ? backward_weight_s
-           : backward_input_s >= 0 ? std::max(0.0, way.backward_s - backward_input_s)
-                                   : way.backward_s / 2;
+           : backward_input_s >= 0 ? std::max(0.0, mode.backward_s - backward_input_s)
+                                   : mode.backward_s / 2;
   }
-  double input_half_s(const KeepCost& way) const {
+  double input_gradient_s(const SaveModeCost& mode) const {
     // Known for the first way: what others take longer, they take in this half.
     return backward_input_s >= 0
-               ? std::max(0.0, backward_input_s + way.backward_s - ways.front().backward_s)
-           : backward_weight_s >= 0 ? std::max(0.0, way.backward_s - backward_weight_s)
-                                    : way.backward_s / 2;
+               ? std::max(0.0, backward_input_s + mode.backward_s - modes.front().backward_s)
+           : backward_weight_s >= 0 ? std::max(0.0, mode.backward_s - backward_weight_s)
+                                    : mode.backward_s / 2;
   }
-  int64_t input_half_extra_bytes(const KeepCost& way) const {
+  int64_t input_gradient_extra_bytes(const SaveModeCost& mode) const {
     // No less than what is there when it ends, above what it frees then.
-    const int64_t freed = freed_by_backward(way);
-    const int64_t least = std::max(weight_half_bytes() - freed, -input_gradient());
-    const int64_t unknown = weight_half_bytes() + std::max<int64_t>(0, way.backward_extra_bytes);
-    return std::max(least, way.backward_input_extra_bytes.value_or(unknown));
+    const int64_t freed = freed_by_backward(mode);
+    const int64_t least = std::max(weight_work_bytes() - freed, -input_gradient());
+    const int64_t unknown = weight_work_bytes() + std::max<int64_t>(0, mode.backward_extra_bytes);
+    return std::max(least, mode.backward_input_extra_bytes.value_or(unknown));
   }
-  int64_t weight_half_bytes() const {
+  int64_t weight_work_bytes() const {
     return weight_state_bytes < 0 ? input_bytes + output_gradient() : weight_state_bytes;
   }
 };

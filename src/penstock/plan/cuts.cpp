@@ -209,7 +209,7 @@ StageCosts::StageCosts(const CostTable& table, int32_t stages, const CutRequest&
       resident_until_{0},
       kept_until_{0} {
   for (const LayerCost& layer : table.layers) {
-    const KeepCost& keep = layer.ways.front();
+    const SaveModeCost& keep = layer.modes.front();
     seconds_until_.push_back(seconds_until_.back() + keep.forward_s + keep.backward_s);
     resident_until_.push_back(resident_until_.back() + layer.parameter_bytes +
                               layer.gradient_bytes + layer.optimizer_bytes);
@@ -237,7 +237,7 @@ int64_t StageCosts::held_bytes(int32_t first, int32_t end) const {
   }
   const LayerCost& last = table_.layers[index(end) - 1];
   // What is sent on stays only where backward needs it.
-  const int64_t sent = is_last || last.ways.front().needs_output ? 0 : last.output_bytes;
+  const int64_t sent = is_last || last.modes.front().needs_output ? 0 : last.output_bytes;
   return input + kept_until_[index(end)] - kept_until_[index(first)] - sent +
          (is_last ? table_.target_bytes : 0);
 }
@@ -253,7 +253,7 @@ int64_t StageCosts::running_bytes(int32_t first, int32_t end) const {
   const LayerCost& last = table_.layers[index(end) - 1];
   return std::max(
       bytes,
-      last.output_gradient() + last.input_gradient() + last.ways.front().backward_extra_bytes);
+      last.output_gradient() + last.input_gradient() + last.modes.front().backward_extra_bytes);
 }
 
 int64_t StageCosts::carried_bytes(int32_t first, int32_t end) const {

@@ -28,8 +28,8 @@ class Lowering {
     program_.updates = pipeline.schedule.updates;
     for (const LayerCost& layer : table.layers) {
       program::LayerInfo row{layer.name, {}};
-      for (const KeepCost& way : layer.ways) {
-        row.modes.push_back({way.name, way.needs_output});
+      for (const SaveModeCost& mode : layer.modes) {
+        row.modes.push_back({mode.name, mode.needs_output});
       }
       program_.layers.push_back(std::move(row));
     }
@@ -44,7 +44,7 @@ class Lowering {
       newest_.clear();
       kept_.clear();
       stashed_.clear();
-      read_by_half_.clear();
+      read_by_input_.clear();
       carried_sends_.clear();
       let_go_.assign(turns().size(), {});
       never_let_go_.clear();
@@ -168,7 +168,7 @@ class Lowering {
         receive_from(turn.stage - 1, ValueKind::Activation, begin);
         receive_carried(routes_.ahead(), turn.stage, ValueKind::Carried);
         for (const Operation& operation : operations.forward) {
-          add(operation, /*without_output=*/false, /*in_halves=*/false);
+          add(operation, /*without_output=*/false, /*is_split=*/false);
         }
         send_to(turn.stage + 1, ValueKind::Activation, end);
         send_carried(routes_.ahead(), turn.stage, ValueKind::Carried);
@@ -177,7 +177,7 @@ class Lowering {
       case schedule::Phase::BackwardInput:
         add_backwards(operations.backward,
                       turn,
-                      /*in_halves=*/turn.phase == schedule::Phase::BackwardInput);
+                      /*is_split=*/turn.phase == schedule::Phase::BackwardInput);
         send_to(turn.stage - 1, ValueKind::Gradient, begin);
         send_carried(routes_.back(), turn.stage, ValueKind::CarriedGradient);
         return;
@@ -286,7 +286,7 @@ class Lowering {
   }
 
   // What is computed again before the first backward need not wait for the gradient.
-  void add_backwards(const Operations& operations, const schedule::Turn& turn, bool in_halves) {
+  void add_backwards(const Operations& operations, const schedule::Turn& turn, bool is_split) {
     bool has_gradient = false;
     for (size_t i = 0; i < operations.size(); ++i) {
       if (!has_gradient && operations[i].kind == OperationKind::Backward) {
@@ -294,7 +294,7 @@ class Lowering {
         receive_carried(routes_.back(), turn.stage, ValueKind::CarriedGradient);
         has_gradient = true;
       }
-      add(operations[i], leaves_output_out(table_, operations, i), in_halves);
+      add(operations[i], leaves_output_out(table_, operations, i), is_split);
     }
   }
 
@@ -363,17 +363,17 @@ class Lowering {
     emit(std::move(instruction));
   }
 
-  void add(const Operation& operation, bool without_output, bool in_halves) {
+  void add(const Operation& operation, bool without_output, bool is_split) {
     switch (operation.kind) {
       case OperationKind::ForwardAll:
-        return add_keeping_forward(operation.layer, operation.way, without_output);
+        return add_keeping_forward(operation.layer, operation.mode, without_output);
       case OperationKind::ForwardKeepInput:
       case OperationKind::ForwardDrop:
         return add_forward(operation.layer);
       case OperationKind::Loss:
         return add_loss();
       case OperationKind::Backward:
-        return add_backward(operation.layer, in_halves);
+        return add_backward(operation.layer, is_split);
     }
   }
 
@@ -393,18 +393,18 @@ class Lowering {
     emit_weighted(std::move(forward));
   }
 
-  void add_keeping_forward(int32_t layer, int32_t way, bool without_output) {
+  void add_keeping_forward(int32_t layer, int32_t mode, bool without_output) {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
-    const KeepCost& keep = cost.ways[static_cast<size_t>(way)];
+    const SaveModeCost& keep = cost.modes[static_cast<size_t>(mode)];
     const int64_t state_bytes = keep.saved_bytes - cost.output_bytes;
     Instruction forward{.op = Op::Forward,
                         .layer = layer,
                         .micro_batch = micro_batch_,
-                        .keep = way,
+                        .keep = mode,
                         .reads = {newest(ValueKind::Activation, layer)},
                         .seconds = keep.forward_s,
                         .working_bytes = keep.saved_bytes + keep.forward_extra_bytes};
-    Kept kept{.way = way};
+    Kept kept{.mode = mode};
     read_carried(layer, forward);
     if (without_output) {
       forward.seconds = keep.recompute_s;
@@ -437,12 +437,12 @@ class Lowering {
     emit_weighted(std::move(loss));
   }
 
-  void add_backward(int32_t layer, bool in_halves) {
+  void add_backward(int32_t layer, bool is_split) {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
     const auto kept = kept_.find({layer, micro_batch_});
     PENSTOCK_CHECK(
         kept != kept_.end(), "a schedule goes back over layer ", layer, " before it was kept");
-    const KeepCost& keep = cost.ways[static_cast<size_t>(kept->second.way)];
+    const SaveModeCost& keep = cost.modes[static_cast<size_t>(kept->second.mode)];
     Instruction backward{.op = Op::Backward,
                          .layer = layer,
                          .micro_batch = micro_batch_,
@@ -468,13 +468,13 @@ class Lowering {
     if (layer > 0) {
       backward.makes.push_back(make(ValueKind::Gradient, layer, cost.input_gradient()));
     }
-    if (in_halves) {
-      const int64_t bytes = cost.weight_half_bytes();
+    if (is_split) {
+      const int64_t bytes = cost.weight_work_bytes();
       backward.op = Op::BackwardInput;
       backward.makes.push_back(make(ValueKind::WeightWork, layer, bytes));
-      backward.seconds = cost.input_half_s(keep);
-      backward.working_bytes = cost.input_gradient() + cost.input_half_extra_bytes(keep);
-      read_by_half_[{layer, micro_batch_}] = carried;
+      backward.seconds = cost.input_gradient_s(keep);
+      backward.working_bytes = cost.input_gradient() + cost.input_gradient_extra_bytes(keep);
+      read_by_input_[{layer, micro_batch_}] = carried;
     }
     add_to_carried_gradients(layer, backward);
     emit_weighted(std::move(backward));
@@ -482,15 +482,15 @@ class Lowering {
 
   void add_backward_weight(int32_t layer) {
     const LayerCost& cost = table_.layers[static_cast<size_t>(layer)];
-    const int32_t way = kept_.at({layer, micro_batch_}).way;
+    const int32_t mode = kept_.at({layer, micro_batch_}).mode;
     Instruction backward{.op = Op::BackwardWeight,
                          .layer = layer,
                          .micro_batch = micro_batch_,
                          .reads = {newest(ValueKind::WeightWork, layer)},
-                         .seconds = cost.weight_half_s(cost.ways[static_cast<size_t>(way)]),
+                         .seconds = cost.weight_gradient_s(cost.modes[static_cast<size_t>(mode)]),
                          .working_bytes = cost.weight_extra_bytes};
     // What is left for it may lie in what the other half has read, whoever has run again since.
-    const std::vector<ValueId>& carried = read_by_half_.at({layer, micro_batch_});
+    const std::vector<ValueId>& carried = read_by_input_.at({layer, micro_batch_});
     backward.reads.insert(backward.reads.end(), carried.begin(), carried.end());
     emit(std::move(backward));
   }
@@ -597,7 +597,7 @@ class Lowering {
 
   static constexpr ValueId kNoOutput = -1;
   struct Kept {
-    int32_t way = 0;
+    int32_t mode = 0;
     ValueId output = kNoOutput;  // made by the same forward
   };
 
@@ -615,7 +615,7 @@ class Lowering {
   std::map<std::tuple<ValueKind, int32_t, int32_t>, ValueId> newest_;
   std::map<std::pair<int32_t, int32_t>, Kept> kept_;  // by layer and micro-batch
   // Likewise: the carried elements that the input half of a backward has read.
-  std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_half_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_input_;
   std::map<size_t, CarriedHop> carried_sends_;             // by instruction
   std::vector<std::vector<ValueId>> let_go_;               // far messages, by turn
   std::vector<ValueId> never_let_go_;                      // those that no turn lets go

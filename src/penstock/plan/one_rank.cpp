@@ -11,7 +11,7 @@ namespace penstock::plan {
 
 namespace {
 
-constexpr int64_t kMostPieces = int64_t{1} << 22;  // layers x micro-batches
+constexpr int64_t kMostLayerRuns = int64_t{1} << 22;  // layers x micro-batches
 
 // Bytes that the running micro-batch's schedule does not decide on: state, and the other
 // micro-batches' inputs and targets. The first has the least room; the others get the same schedule.
@@ -142,12 +142,12 @@ Recompute parse_recompute(std::string_view name, bool has_limit) {
 }
 
 OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& request) {
-  if (static_cast<int64_t>(table.layers.size()) * request.micro_batches > kMostPieces) {
+  if (static_cast<int64_t>(table.layers.size()) * request.micro_batches > kMostLayerRuns) {
     throw ConfigError(cat(table.layers.size(),
                           " layers in ",
                           request.micro_batches,
                           " micro-batches are more than the ",
-                          kMostPieces,
+                          kMostLayerRuns,
                           " pieces that a step may have; use fewer micro-batches"));
   }
   OneRankAnswer result;

@@ -92,8 +92,8 @@ namespace {
 
 double forward_seconds(const CostTable& table, const Operations& operations, size_t index) {
   const Operation& operation = operations[index];
-  const KeepCost& keep =
-      table.layers[static_cast<size_t>(operation.layer)].ways[static_cast<size_t>(operation.way)];
+  const SaveModeCost& keep =
+      table.layers[static_cast<size_t>(operation.layer)].modes[static_cast<size_t>(operation.mode)];
   return leaves_output_out(table, operations, index) ? keep.recompute_s : keep.forward_s;
 }
 
@@ -106,18 +106,18 @@ bool leaves_output_out(const CostTable& table, const Operations& operations, siz
   }
   const LayerCost& layer = table.layers[static_cast<size_t>(operation.layer)];
   return operations[index + 1] == Operation{OperationKind::Backward, operation.layer} &&
-         !layer.ways[static_cast<size_t>(operation.way)].needs_output;
+         !layer.modes[static_cast<size_t>(operation.mode)].needs_output;
 }
 
 double seconds_of(const CostTable& table, const Operations& operations) {
   double sum = 0;
-  std::vector<int32_t> ways(table.layers.size(), 0);
+  std::vector<int32_t> modes(table.layers.size(), 0);
   for (size_t i = 0; i < operations.size(); ++i) {
     const Operation& operation = operations[i];
     const size_t at = static_cast<size_t>(operation.layer);
     switch (operation.kind) {
       case OperationKind::ForwardAll:
-        ways[at] = operation.way;
+        modes[at] = operation.mode;
         sum += forward_seconds(table, operations, i);
         break;
       case OperationKind::ForwardKeepInput:
@@ -128,7 +128,7 @@ double seconds_of(const CostTable& table, const Operations& operations) {
         sum += table.loss.seconds;
         break;
       case OperationKind::Backward:
-        sum += table.layers[at].ways[static_cast<size_t>(ways[at])].backward_s;
+        sum += table.layers[at].modes[static_cast<size_t>(modes[at])].backward_s;
         break;
     }
   }

@@ -21,7 +21,7 @@ enum class OperationKind {
 struct Operation {
   OperationKind kind = OperationKind::Loss;
   int32_t layer = 0;  // Loss: the number of layers
-  int32_t way = 0;    // ForwardAll
+  int32_t mode = 0;    // ForwardAll
 
   bool operator==(const Operation&) const = default;
 };

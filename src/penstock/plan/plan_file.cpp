@@ -413,10 +413,10 @@ class Reader {
         made.insert(one.layer + 1);
         if (one.kind == OperationKind::ForwardAll) {
           const auto modes =
-              static_cast<int32_t>(costs.layers[static_cast<size_t>(one.layer)].ways.size());
-          if (one.way >= modes) {
+              static_cast<int32_t>(costs.layers[static_cast<size_t>(one.layer)].modes.size());
+          if (one.mode >= modes) {
             wrong(is_forward,
-                  cat("keeps layer ", one.layer, " in save mode ", one.way, " of ", modes));
+                  cat("keeps layer ", one.layer, " in save mode ", one.mode, " of ", modes));
           }
           kept.insert(one.layer);
         }

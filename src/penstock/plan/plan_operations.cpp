@@ -47,7 +47,7 @@ int32_t direction_of(OperationKind kind) {
 
 // Operations at neighbouring layers, in the order in which their kind goes.
 bool continues(const Operation& before, const Operation& next) {
-  return before.kind != OperationKind::Loss && next.kind == before.kind && next.way == before.way &&
+  return before.kind != OperationKind::Loss && next.kind == before.kind && next.mode == before.mode &&
          next.layer == before.layer + direction_of(next.kind);
 }
 
@@ -58,7 +58,7 @@ std::string format_run(const Operation& first, const Operation& last) {
   return cat(letter_of(first.kind),
              first.layer,
              first.layer == last.layer ? "" : cat("-", last.layer),
-             first.way > 0 ? cat("/", first.way) : "");
+             first.mode > 0 ? cat("/", first.mode) : "");
 }
 
 // Takes a number off the front.
@@ -88,10 +88,10 @@ std::optional<Operations> parse_word(std::string_view word) {
   word.remove_prefix(1);
   const std::optional<int32_t> first = take_number(word);
   const std::optional<int32_t> last = take_mark(word, '-') ? take_number(word) : first;
-  const std::optional<int32_t> way =
+  const std::optional<int32_t> mode =
       take_mark(word, '/') ? take_number(word) : std::optional<int32_t>(0);
-  const bool has_way = way && (*way == 0 || *kind == OperationKind::ForwardAll);
-  if (!first || !last || !has_way || !word.empty() || std::max(*first, *last) > kMostLayers) {
+  const bool has_mode = mode && (*mode == 0 || *kind == OperationKind::ForwardAll);
+  if (!first || !last || !has_mode || !word.empty() || std::max(*first, *last) > kMostLayers) {
     return std::nullopt;
   }
   const int32_t step = direction_of(*kind);
@@ -100,7 +100,7 @@ std::optional<Operations> parse_word(std::string_view word) {
   }
   Operations all;
   for (int32_t layer = *first; layer != *last + step; layer += step) {
-    all.push_back({*kind, layer, *way});
+    all.push_back({*kind, layer, *mode});
   }
   return all;
 }

@@ -10,22 +10,22 @@ int64_t half(int64_t bytes) {
   return bytes >= 0 ? (bytes + 1) / 2 : bytes / 2;
 }
 
-void halve(KeepCost& way, int64_t output_bytes) {
-  way.forward_s /= 2;
-  way.backward_s /= 2;
-  way.recompute_s /= 2;
+void halve(SaveModeCost& mode, int64_t output_bytes) {
+  mode.forward_s /= 2;
+  mode.backward_s /= 2;
+  mode.recompute_s /= 2;
   // The rest apart from the output, so that rounding leaves the output within what is saved.
-  way.saved_bytes = half(way.saved_bytes - output_bytes) + half(output_bytes);
-  way.forward_extra_bytes = half(way.forward_extra_bytes);
-  way.backward_extra_bytes = half(way.backward_extra_bytes);
-  way.recompute_extra_bytes = half(way.recompute_extra_bytes);
+  mode.saved_bytes = half(mode.saved_bytes - output_bytes) + half(output_bytes);
+  mode.forward_extra_bytes = half(mode.forward_extra_bytes);
+  mode.backward_extra_bytes = half(mode.backward_extra_bytes);
+  mode.recompute_extra_bytes = half(mode.recompute_extra_bytes);
 }
 
 // Seconds and activations go with the samples of a micro-batch; weights and state do not.
 CostTable half_micro_batch(CostTable table) {
   for (LayerCost& layer : table.layers) {
-    for (KeepCost& way : layer.ways) {
-      halve(way, layer.output_bytes);
+    for (SaveModeCost& mode : layer.modes) {
+      halve(mode, layer.output_bytes);
     }
     layer.forward_s /= 2;
     layer.input_bytes = half(layer.input_bytes);

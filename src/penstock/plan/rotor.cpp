@@ -91,8 +91,8 @@ class RotorTable {
     }
     const Choice choice = best_choice(i, l, bytes);
     if (choice.split < 0) {
-      const WayNeed& need = needs_.way(i)[static_cast<size_t>(choice.way)];
-      out.push_back({OperationKind::ForwardAll, i, choice.way});
+      const ModeNeed& need = needs_.mode(i)[static_cast<size_t>(choice.mode)];
+      out.push_back({OperationKind::ForwardAll, i, choice.mode});
       if (i < l) {
         unfold(i + 1, l, bytes - need.kept, out);
       }
@@ -111,7 +111,7 @@ class RotorTable {
   struct Choice {
     double overhead = std::numeric_limits<double>::infinity();
     int32_t split = -1;  // -1: keep layer i, in the way `way`
-    int32_t way = 0;
+    int32_t mode = 0;
   };
 
   // Calls work(i, scratch) for i in 0 .. count-1, over several threads. What one throws is thrown
@@ -159,17 +159,17 @@ class RotorTable {
 
   Choice best_choice(int32_t i, int32_t l, int64_t bytes) const {
     Choice best;
-    const auto offer = [&](double overhead, int32_t split, int32_t way) {
+    const auto offer = [&](double overhead, int32_t split, int32_t mode) {
       if (overhead < best.overhead) {
-        best = {overhead, split, way};
+        best = {overhead, split, mode};
       }
     };
-    const auto& ways = needs_.way(i);
-    for (size_t k = 0; k < ways.size(); ++k) {
-      if (bytes >= needs_.keeping(i, l, ways[k])) {
+    const auto& modes = needs_.mode(i);
+    for (size_t k = 0; k < modes.size(); ++k) {
+      if (bytes >= needs_.keeping(i, l, modes[k])) {
         const double rest =
-            i == l ? ways[k].last_overhead
-                   : ways[k].overhead + overhead_within(i + 1, l, bytes - ways[k].kept);
+            i == l ? modes[k].last_overhead
+                   : modes[k].overhead + overhead_within(i + 1, l, bytes - modes[k].kept);
         offer(rest, -1, static_cast<int32_t>(k));
       }
     }
@@ -209,7 +209,7 @@ class RotorTable {
 
   void offer_keeping(int32_t i, int32_t l, int64_t first, float* best) const {
     static const Row kNothingLeft{0, {0}};
-    for (const WayNeed& need : needs_.way(i)) {
+    for (const ModeNeed& need : needs_.mode(i)) {
       const Row& rest = i == l ? kNothingLeft : row(i + 1, l);
       const int64_t shift = i == l ? 0 : slots_for(need.kept);
       const int64_t begin =
@@ -258,14 +258,14 @@ class RotorTable {
 int64_t most_useful_bytes(const Needs& needs) {
   int64_t bytes = needs.loss;
   for (int32_t i = needs.layers - 1; i >= 0; --i) {
-    const auto& ways = needs.way(i);
-    for (const WayNeed& need : ways) {
+    const auto& modes = needs.mode(i);
+    for (const ModeNeed& need : modes) {
       if (needs.forward_between(i, i + 1) + need.last_overhead < 0) {
         return kNoSchedule;  // a strange table: keeping is slower than running twice
       }
     }
     int64_t least = kNoSchedule;
-    for (const WayNeed& need : ways) {
+    for (const ModeNeed& need : modes) {
       if (need.overhead <= 0) {
         least = std::min(least, std::max(needs.keeping(i, needs.layers, need), need.kept + bytes));
       }

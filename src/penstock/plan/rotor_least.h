@@ -51,7 +51,7 @@ class LeastTable {
       least = {needs.loss, 0};
       return;
     }
-    for (const WayNeed& need : needs.way(i)) {
+    for (const ModeNeed& need : needs.mode(i)) {
       const int64_t own = needs.keeping(i, l, need);
       if (i == l) {
         least.offer(own, need.last_overhead);

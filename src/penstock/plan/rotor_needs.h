@@ -14,7 +14,7 @@ namespace penstock::plan {
 inline constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
 
 // What one way of keeping needs, in bytes, beside the input of its layer.
-struct WayNeed {
+struct ModeNeed {
   int64_t kept = 0;          // x̄: lives until the backward
   int64_t forward = 0;       // peak of the forward
   int64_t backward = 0;      // peak of the backward, both gradients included
@@ -39,13 +39,13 @@ struct Needs {
 
   int64_t size(int32_t i) const { return sizes[static_cast<size_t>(i)]; }
   int64_t gradient(int32_t i) const { return gradients[static_cast<size_t>(i)]; }
-  const std::vector<WayNeed>& way(int32_t i) const { return ways[static_cast<size_t>(i)]; }
+  const std::vector<ModeNeed>& mode(int32_t i) const { return modes[static_cast<size_t>(i)]; }
   double forward_between(int32_t first, int32_t end) const {
     return forward_until[static_cast<size_t>(end)] - forward_until[static_cast<size_t>(first)];
   }
 
   // Guards of the recurrence for layers i .. l, with the gradient of l's output held.
-  int64_t keeping(int32_t i, int32_t l, const WayNeed& need) const {
+  int64_t keeping(int32_t i, int32_t l, const ModeNeed& need) const {
     return i == l ? std::max(gradient(l + 1) + need.last_forward, need.backward)
                   : std::max(gradient(l + 1) + need.forward, need.backward);
   }
@@ -55,19 +55,19 @@ struct Needs {
   std::vector<int64_t> gradients;     // of their gradients, and the targets
   std::vector<double> forward_until;  // sums of forward seconds, keeping nothing
   std::vector<int64_t> sweep;         // x_{i+1} and the forward's extra, keeping nothing
-  std::vector<std::vector<WayNeed>> ways;
+  std::vector<std::vector<ModeNeed>> modes;
   int64_t loss = 0;
 
  private:
   void add_layer(const LayerCost& layer) {
     double fastest = std::numeric_limits<double>::infinity();
-    for (const KeepCost& keep : layer.ways) {
+    for (const SaveModeCost& keep : layer.modes) {
       fastest = std::min(fastest, keep.forward_s + keep.backward_s);
     }
-    std::vector<WayNeed> needs;
-    for (const KeepCost& keep : layer.ways) {
+    std::vector<ModeNeed> needs;
+    for (const SaveModeCost& keep : layer.modes) {
       const int64_t state = keep.state_bytes(layer.output_bytes);
-      WayNeed need{.kept = keep.saved_bytes,
+      ModeNeed need{.kept = keep.saved_bytes,
                    .forward = keep.saved_bytes + keep.forward_extra_bytes,
                    .backward = layer.input_gradient() + layer.freed_by_backward(keep) +
                                keep.backward_extra_bytes,
@@ -77,7 +77,7 @@ struct Needs {
           keep.needs_output ? need.overhead : keep.recompute_s + keep.backward_s - fastest;
       needs.push_back(need);
     }
-    ways.push_back(std::move(needs));
+    modes.push_back(std::move(needs));
     sizes.push_back(layer.output_bytes);
     gradients.push_back(layer.output_gradient());
     sweep.push_back(layer.output_bytes + layer.forward_extra_bytes);
@@ -121,8 +121,8 @@ inline int64_t common_divisor(const Needs& needs) {
   for (const int64_t size : needs.sweep) {
     take(size);
   }
-  for (const auto& ways : needs.ways) {
-    for (const WayNeed& need : ways) {
+  for (const auto& modes : needs.modes) {
+    for (const ModeNeed& need : modes) {
       take(need.kept);
       take(need.forward);
       take(need.backward);

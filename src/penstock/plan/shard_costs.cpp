@@ -18,7 +18,7 @@ class Additions {
 
   // A forward, or a weight half: what its neighbours left, or will use.
   int64_t to_forward(int32_t layer) const { return left_buckets(layer) + weights(layer); }
-  int64_t to_weight_half(int32_t layer) const {
+  int64_t to_backward_weight(int32_t layer) const {
     return needs_weights(layer, program::Op::BackwardWeight) ? to_forward(layer)
                                                              : without_weights(layer);
   }
@@ -117,14 +117,14 @@ CostTable with_sharding(const CostTable& table,
     const LayerCost& before = table.layers[static_cast<size_t>(i)];
     LayerCost& layer = result.layers[static_cast<size_t>(i)];
     layer.forward_extra_bytes += additions.to_forward(i);
-    layer.weight_extra_bytes += additions.to_weight_half(i);
-    layer.weight_state_bytes = before.weight_half_bytes() + additions.buckets(i);
-    for (size_t w = 0; w < layer.ways.size(); ++w) {
-      KeepCost& way = layer.ways[w];
-      way.forward_extra_bytes += additions.to_forward(i);
-      way.recompute_extra_bytes += additions.to_forward(i);
-      way.backward_extra_bytes += additions.to_backward(i, program::Op::Backward);
-      way.backward_input_extra_bytes = before.input_half_extra_bytes(before.ways[w]) +
+    layer.weight_extra_bytes += additions.to_backward_weight(i);
+    layer.weight_state_bytes = before.weight_work_bytes() + additions.buckets(i);
+    for (size_t w = 0; w < layer.modes.size(); ++w) {
+      SaveModeCost& mode = layer.modes[w];
+      mode.forward_extra_bytes += additions.to_forward(i);
+      mode.recompute_extra_bytes += additions.to_forward(i);
+      mode.backward_extra_bytes += additions.to_backward(i, program::Op::Backward);
+      mode.backward_input_extra_bytes = before.input_gradient_extra_bytes(before.modes[w]) +
                                        additions.to_backward(i, program::Op::BackwardInput);
     }
   }

@@ -71,13 +71,13 @@ const StepFunction& StageRotor::segment(int32_t i, int32_t l, Lead lead) const {
 }
 
 // Of keeping layer i when layers i .. l are run in the backward phase, above the layer's fastest.
-double StageRotor::keep_seconds(int32_t i, int32_t l, size_t way, Lead lead) const {
-  const WayNeed& need = needs_.way(i)[way];
+double StageRotor::keep_seconds(int32_t i, int32_t l, size_t mode, Lead lead) const {
+  const ModeNeed& need = needs_.mode(i)[mode];
   const double overhead = i == l ? need.last_overhead : need.overhead;
   if (lead == Lead::Counts) {
     return overhead;
   }
-  const KeepCost& keep = table_.layers[static_cast<size_t>(i)].ways[way];
+  const SaveModeCost& keep = table_.layers[static_cast<size_t>(i)].modes[mode];
   return overhead - (i == l && !keep.needs_output ? keep.recompute_s : keep.forward_s);
 }
 
@@ -85,7 +85,7 @@ double StageRotor::keep_seconds(int32_t i, int32_t l, size_t way, Lead lead) con
 int64_t StageRotor::work_after(int32_t l) const {
   int64_t bytes = 0;
   for (int32_t k = l + 1; splits_ && k < end_; ++k) {
-    bytes += table_.layers[static_cast<size_t>(k)].weight_half_bytes();
+    bytes += table_.layers[static_cast<size_t>(k)].weight_work_bytes();
   }
   return bytes;
 }
@@ -95,29 +95,29 @@ int64_t StageRotor::gradient_bytes(int32_t l) const {
   return needs_.gradient(l + 1) + work_after(l);
 }
 
-int64_t StageRotor::backward_need(int32_t i, size_t way) const {
+int64_t StageRotor::backward_need(int32_t i, size_t mode) const {
   if (!splits_) {
-    return needs_.way(i)[way].backward;
+    return needs_.mode(i)[mode].backward;
   }
   const LayerCost& layer = table_.layers[static_cast<size_t>(i)];
-  const KeepCost& keep = layer.ways[way];
+  const SaveModeCost& keep = layer.modes[mode];
   return layer.input_gradient() + layer.freed_by_backward(keep) +
-         layer.input_half_extra_bytes(keep) + work_after(i);
+         layer.input_gradient_extra_bytes(keep) + work_after(i);
 }
 
 // Guard of keeping layer i when layers i .. l are run in the backward phase.
-int64_t StageRotor::keep_need(int32_t i, int32_t l, size_t way) const {
-  const WayNeed& need = needs_.way(i)[way];
+int64_t StageRotor::keep_need(int32_t i, int32_t l, size_t mode) const {
+  const ModeNeed& need = needs_.mode(i)[mode];
   const int64_t forward = i == l ? need.last_forward : need.forward;
-  return std::max(gradient_bytes(l) + forward, backward_need(i, way));
+  return std::max(gradient_bytes(l) + forward, backward_need(i, mode));
 }
 
 // What keeping layer i adds to what is held. The output of a stage is sent: it stays only where
 // backward needs it, or the loss.
-int64_t StageRotor::held_of(int32_t i, size_t way) const {
-  const WayNeed& need = needs_.way(i)[way];
+int64_t StageRotor::held_of(int32_t i, size_t mode) const {
+  const ModeNeed& need = needs_.mode(i)[mode];
   const LayerCost& layer = table_.layers[static_cast<size_t>(i)];
-  return is_sent(i + 1) ? layer.ways[way].state_bytes(layer.output_bytes) : need.kept;
+  return is_sent(i + 1) ? layer.modes[mode].state_bytes(layer.output_bytes) : need.kept;
 }
 
 int64_t StageRotor::targets() const {
@@ -131,10 +131,10 @@ double StageRotor::sweep_seconds(int32_t i, int32_t j, Lead lead) const {
 // The recurrence of rotor.cpp, with memory in bytes.
 StepFunction StageRotor::solve_segment(int32_t i, int32_t l, Lead lead) const {
   std::vector<StepFunction::Point> candidates;
-  for (size_t way = 0; way < needs_.way(i).size(); ++way) {
-    const WayNeed& need = needs_.way(i)[way];
-    const int64_t begin = keep_need(i, l, way);
-    const double seconds = keep_seconds(i, l, way, lead);
+  for (size_t mode = 0; mode < needs_.mode(i).size(); ++mode) {
+    const ModeNeed& need = needs_.mode(i)[mode];
+    const int64_t begin = keep_need(i, l, mode);
+    const double seconds = keep_seconds(i, l, mode, lead);
     if (i == l) {
       candidates.push_back({begin, seconds});
     } else {
@@ -173,11 +173,11 @@ StepFunction StageRotor::solve_spine_from(int32_t i, const Spine& spine) const {
     return spine.from[static_cast<size_t>(j - first_)];
   };
   std::vector<StepFunction::Point> candidates;
-  for (size_t way = 0; way < needs_.way(i).size(); ++way) {
-    const WayNeed& need = needs_.way(i)[way];
-    const int64_t held = held_of(i, way);
+  for (size_t mode = 0; mode < needs_.mode(i).size(); ++mode) {
+    const ModeNeed& need = needs_.mode(i)[mode];
+    const int64_t held = held_of(i, mode);
     const int64_t begin = std::max(
-        {held, targets() + need.forward - free.forward, backward_need(i, way) - free.backward});
+        {held, targets() + need.forward - free.forward, backward_need(i, mode) - free.backward});
     if (is_sent(i + 1)) {
       candidates.push_back({begin, need.overhead});
     } else {
@@ -202,15 +202,15 @@ void StageRotor::unfold_segment(
     int32_t i, int32_t l, Lead lead, int64_t bytes, Operations& out) const {
   double best = StepFunction::kInfinity;
   int32_t split = -1;
-  size_t best_way = 0;
-  for (size_t way = 0; way < needs_.way(i).size(); ++way) {
-    const WayNeed& need = needs_.way(i)[way];
-    if (bytes >= keep_need(i, l, way)) {
+  size_t best_mode = 0;
+  for (size_t mode = 0; mode < needs_.mode(i).size(); ++mode) {
+    const ModeNeed& need = needs_.mode(i)[mode];
+    if (bytes >= keep_need(i, l, mode)) {
       const double rest = i == l ? 0 : segment(i + 1, l, lead).at(bytes - need.kept);
-      const double seconds = keep_seconds(i, l, way, lead) + rest;
+      const double seconds = keep_seconds(i, l, mode, lead) + rest;
       if (seconds < best) {
         best = seconds;
-        best_way = way;
+        best_mode = mode;
       }
     }
   }
@@ -226,9 +226,9 @@ void StageRotor::unfold_segment(
   }
   PENSTOCK_CHECK(best < StepFunction::kInfinity, "no operations for layers ", i, " to ", l);
   if (split < 0) {
-    out.push_back({OperationKind::ForwardAll, i, static_cast<int32_t>(best_way)});
+    out.push_back({OperationKind::ForwardAll, i, static_cast<int32_t>(best_mode)});
     if (i < l) {
-      unfold_segment(i + 1, l, lead, bytes - needs_.way(i)[best_way].kept, out);
+      unfold_segment(i + 1, l, lead, bytes - needs_.mode(i)[best_mode].kept, out);
     }
     out.push_back({OperationKind::Backward, i});
     return;
@@ -260,13 +260,13 @@ StageRotor::SpineStep StageRotor::best_step(const Spine& spine, int32_t i, int64
   const int64_t backward = held + spine.free.backward;
   double best = StepFunction::kInfinity;
   SpineStep step;
-  for (size_t way = 0; way < needs_.way(i).size(); ++way) {
-    const WayNeed& need = needs_.way(i)[way];
-    const double seconds = need.overhead + rest(i + 1, held - held_of(i, way));
-    if (forward >= targets() + need.forward && backward >= backward_need(i, way) &&
+  for (size_t mode = 0; mode < needs_.mode(i).size(); ++mode) {
+    const ModeNeed& need = needs_.mode(i)[mode];
+    const double seconds = need.overhead + rest(i + 1, held - held_of(i, mode));
+    if (forward >= targets() + need.forward && backward >= backward_need(i, mode) &&
         seconds < best) {
       best = seconds;
-      step.way = way;
+      step.mode = mode;
     }
   }
   SweepPeak sweep(needs_, i, targets());
@@ -287,12 +287,12 @@ StageOperations StageRotor::unfold_spine(const Spine& spine, int64_t held) const
   StageOperations operations;
   std::vector<Operations> ways_back;  // of the steps, from the first to the last
   for (int32_t i = first_; i < end_;) {
-    const auto [way, next] = best_step(spine, i, held);
+    const auto [mode, next] = best_step(spine, i, held);
     Operations& back = ways_back.emplace_back();
     if (next < 0) {
-      operations.forward.push_back({OperationKind::ForwardAll, i, static_cast<int32_t>(way)});
+      operations.forward.push_back({OperationKind::ForwardAll, i, static_cast<int32_t>(mode)});
       back.push_back({OperationKind::Backward, i});
-      held -= held_of(i, way);
+      held -= held_of(i, mode);
       ++i;
       continue;
     }

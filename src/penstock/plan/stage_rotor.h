@@ -53,13 +53,13 @@ class StageRotor {
   };
 
   const StepFunction& segment(int32_t i, int32_t l, Lead lead = Lead::Counts) const;
-  double keep_seconds(int32_t i, int32_t l, size_t way, Lead lead) const;
+  double keep_seconds(int32_t i, int32_t l, size_t mode, Lead lead) const;
   double sweep_seconds(int32_t i, int32_t j, Lead lead) const;
   int64_t work_after(int32_t l) const;
   int64_t gradient_bytes(int32_t l) const;
-  int64_t backward_need(int32_t i, size_t way) const;
-  int64_t keep_need(int32_t i, int32_t l, size_t way) const;
-  int64_t held_of(int32_t i, size_t way) const;
+  int64_t backward_need(int32_t i, size_t mode) const;
+  int64_t keep_need(int32_t i, int32_t l, size_t mode) const;
+  int64_t held_of(int32_t i, size_t mode) const;
   int64_t targets() const;
   int64_t most_carried_bytes() const;
 
@@ -68,7 +68,7 @@ class StageRotor {
   StepFunction solve_spine_from(int32_t i, const Spine& spine) const;
   void unfold_segment(int32_t i, int32_t l, Lead lead, int64_t bytes, Operations& out) const;
   struct SpineStep {
-    size_t way = 0;        // in which layer i keeps
+    size_t mode = 0;        // in which layer i keeps
     int32_t jump_to = -1;  // or where a sweep that keeps nothing but its input ends
   };
   bool is_sent(int32_t j) const;

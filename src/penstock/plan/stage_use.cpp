@@ -25,12 +25,12 @@ class Replay {
     saved_.assign(layers, kNone);
     output_.assign(layers, kNone);
     work_.assign(layers, kNone);
-    way_.assign(layers, 0);
+    mode_.assign(layers, 0);
     carried_at_ = program::carried_by_layer(table.carried_elements(),
                                             static_cast<int32_t>(table.layers.size()));
     carried_.assign(table.carried.size(), kNone);
     carried_gradient_.assign(table.carried.size(), kNone);
-    read_by_half_.resize(layers);
+    read_by_input_.resize(layers);
   }
 
   StageUse run(const StageOperations& operations) {
@@ -68,10 +68,10 @@ class Replay {
     begin_phase(Part::Weight);
     for (int32_t i = end_ - 1; splits_ && i >= first_; --i) {
       use(work_[at(i)]);
-      for (const Id id : read_by_half_[at(i)]) {
+      for (const Id id : read_by_input_[at(i)]) {
         use(id);
       }
-      step({.seconds = layer(i).weight_half_s(kept_way(i)),
+      step({.seconds = layer(i).weight_gradient_s(kept_mode(i)),
             .working_bytes = layer(i).weight_extra_bytes});
     }
     return measure();
@@ -90,8 +90,8 @@ class Replay {
 
   size_t at(int32_t i) const { return static_cast<size_t>(i - first_); }
   const LayerCost& layer(int32_t i) const { return table_.layers[static_cast<size_t>(i)]; }
-  const KeepCost& kept_way(int32_t i) const {
-    return layer(i).ways[static_cast<size_t>(way_[at(i)])];
+  const SaveModeCost& kept_mode(int32_t i) const {
+    return layer(i).modes[static_cast<size_t>(mode_[at(i)])];
   }
 
   // Those that the stage makes or reads.
@@ -165,7 +165,7 @@ class Replay {
   void add(const Operation& operation, bool without_output) {
     switch (operation.kind) {
       case OperationKind::ForwardAll:
-        return add_keeping_forward(operation.layer, operation.way, without_output);
+        return add_keeping_forward(operation.layer, operation.mode, without_output);
       case OperationKind::ForwardKeepInput:
       case OperationKind::ForwardDrop:
         return add_forward(operation.layer);
@@ -188,10 +188,10 @@ class Replay {
     step(std::move(forward));
   }
 
-  void add_keeping_forward(int32_t i, int32_t way, bool without_output) {
-    way_[at(i)] = way;
+  void add_keeping_forward(int32_t i, int32_t mode, bool without_output) {
+    mode_[at(i)] = mode;
     const int64_t output_bytes = layer(i).output_bytes;
-    const KeepCost& keep = kept_way(i);
+    const SaveModeCost& keep = kept_mode(i);
     use(activation_[at(i)]);
     use_carried(i);
     const Id saved = saved_[at(i)] = make(keep.saved_bytes - output_bytes);
@@ -224,7 +224,7 @@ class Replay {
 
   void add_backward(int32_t i) {
     const LayerCost& cost = layer(i);
-    const KeepCost& keep = kept_way(i);
+    const SaveModeCost& keep = kept_mode(i);
     needs_gradient_ = true;
     for (const Id id : {activation_[at(i)], saved_[at(i)], gradient_[at(i) + 1]}) {
       use(id);
@@ -246,15 +246,15 @@ class Replay {
       use(id);
     }
     goes_on_.clear();
-    Step backward{.seconds = splits_ ? cost.input_half_s(keep) : keep.backward_s,
+    Step backward{.seconds = splits_ ? cost.input_gradient_s(keep) : keep.backward_s,
                   .working_bytes = cost.input_gradient() + keep.backward_extra_bytes};
     if (i > 0) {
       backward.makes.push_back(gradient_[at(i)] = make(cost.input_gradient()));
     }
     if (splits_) {
-      backward.makes.push_back(work_[at(i)] = make(cost.weight_half_bytes()));
-      backward.working_bytes = cost.input_gradient() + cost.input_half_extra_bytes(keep);
-      read_by_half_[at(i)] = read;
+      backward.makes.push_back(work_[at(i)] = make(cost.weight_work_bytes()));
+      backward.working_bytes = cost.input_gradient() + cost.input_gradient_extra_bytes(keep);
+      read_by_input_[at(i)] = read;
     }
     add_to_carried_gradients(i, backward);
     step(std::move(backward));
@@ -306,12 +306,12 @@ class Replay {
   std::vector<int64_t> bytes_;    // of each value
   std::vector<size_t> last_use_;  // of each value: the step that frees it
   std::vector<Id> activation_, gradient_, saved_, output_, work_;  // newest of each layer
-  std::vector<int32_t> way_;
+  std::vector<int32_t> mode_;
   Id targets_ = kNone;
   std::vector<program::CarriedAt> carried_at_;  // by layer, then the loss
   std::vector<Id> carried_, carried_gradient_;  // newest of each element
   std::vector<Id> goes_on_;                     // as they were when the forward ended
-  std::vector<std::vector<Id>> read_by_half_;   // by layer: what the weight half needs, too
+  std::vector<std::vector<Id>> read_by_input_;   // by layer: what the weight half needs, too
 };
 
 }  // namespace

@@ -58,17 +58,17 @@ struct Measured {
   }
 };
 
-struct WayMeasured {
-  Measured forward, backward, recompute, input_half;
+struct ModeMeasured {
+  Measured forward, backward, recompute, backward_input;
 };
 
 struct LayerMeasured {
   int64_t index = 0;              // in the chain: the first of its kind
   model::Shapes inputs, outputs;  // in the layer's order
   Measured dropping;
-  std::vector<WayMeasured> ways;
+  std::vector<ModeMeasured> modes;
   int64_t count = 0;  // how many layers of the chain it stands for
-  Measured weight_half;
+  Measured backward_weight;
   int64_t weight_bytes = 0;  // what the weight half needs from the end of the input half on
   // What its backward hands on beside the gradient of its input; the layer before gets it.
   model::Tensors beside_gradient;
@@ -156,10 +156,10 @@ class Profiler {
     for (LayerMeasured& layer : layers_) {
       for (int64_t i = 0; i < repeats(layer); ++i) {
         unless_over_limit([&] { measure_dropping(layer); });
-        for (size_t way = 0; way < layer.ways.size(); ++way) {
-          unless_over_limit([&] { measure_way(layer, static_cast<int32_t>(way)); });
-          if (options.measures_halves) {
-            unless_over_limit([&] { measure_halves(layer, static_cast<int32_t>(way)); });
+        for (size_t mode = 0; mode < layer.modes.size(); ++mode) {
+          unless_over_limit([&] { measure_mode(layer, static_cast<int32_t>(mode)); });
+          if (options.measures_split) {
+            unless_over_limit([&] { measure_split(layer, static_cast<int32_t>(mode)); });
           }
         }
       }
@@ -214,13 +214,13 @@ class Profiler {
   static void for_each(Self& self, const Visit& visit) {
     for (auto& layer : self.layers_) {
       visit(layer.dropping);
-      for (auto& way : layer.ways) {
-        visit(way.forward);
-        visit(way.backward);
-        visit(way.recompute);
-        visit(way.input_half);
+      for (auto& mode : layer.modes) {
+        visit(mode.forward);
+        visit(mode.backward);
+        visit(mode.recompute);
+        visit(mode.backward_input);
       }
-      visit(layer.weight_half);
+      visit(layer.backward_weight);
     }
     visit(self.loss_);
     visit(self.clear_);
@@ -238,12 +238,12 @@ class Profiler {
 
   void find_kinds();
   void measure_dropping(LayerMeasured& layer);
-  void measure_way(LayerMeasured& layer, int32_t way);
+  void measure_mode(LayerMeasured& layer, int32_t mode);
   std::vector<uint8_t> fresh_gradients(int64_t layer);
-  void measure_halves(LayerMeasured& layer, int32_t way);
+  void measure_split(LayerMeasured& layer, int32_t mode);
   void measure_loss();
   plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
-  plan::KeepCost way_cost(const model::Layer& layer,
+  plan::SaveModeCost mode_cost(const model::Layer& layer,
                           const LayerMeasured& measured,
                           int32_t index) const;
 
@@ -402,7 +402,7 @@ void Profiler::find_kinds() {
     const auto [place, is_new] = known.emplace(std::pair(kind, sizes), layers_.size());
     if (is_new) {
       layers_.push_back({.index = i, .inputs = inputs, .outputs = outputs});
-      layers_.back().ways.resize(layer.ways().size());
+      layers_.back().modes.resize(layer.save_modes().size());
       note(inputs);
       note(outputs);
     }
@@ -420,24 +420,24 @@ void Profiler::measure_dropping(LayerMeasured& layer) {
   });
 }
 
-void Profiler::measure_way(LayerMeasured& measured, int32_t way) {
+void Profiler::measure_mode(LayerMeasured& measured, int32_t mode) {
   const int64_t index = measured.index;
   const model::Layer& layer = chain_.layer(index);
-  const bool needs_output = layer.ways()[static_cast<size_t>(way)].needs_output;
+  const bool needs_output = layer.save_modes()[static_cast<size_t>(mode)].needs_output;
   const model::Pass pass = pass_of(measured);
   const model::Tensors input = input_of(measured);
   const model::Tensors gradient = output_gradient_of(measured);
-  WayMeasured& costs = measured.ways[static_cast<size_t>(way)];
+  ModeMeasured& costs = measured.modes[static_cast<size_t>(mode)];
   if (!needs_output) {
     unless_over_limit([&] {
-      model::Saved saved{.way = way, .without_output = true};
+      model::Saved saved{.mode = mode, .without_output = true};
       cool_caches(input[0]);
       costs.recompute.time(*stopwatch_, [&] {
         return layer.forward(parameters_.weights_of(index), input, pass, &saved);
       });
     });
   }
-  model::Saved saved{.way = way};
+  model::Saved saved{.mode = mode};
   cool_caches(input[0]);
   model::Tensors output = costs.forward.time(*stopwatch_, [&] {
     return layer.forward(parameters_.weights_of(index), input, pass, &saved);
@@ -467,7 +467,7 @@ std::vector<uint8_t> Profiler::fresh_gradients(int64_t layer) {
                                      : std::vector<uint8_t>();
 }
 
-void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
+void Profiler::measure_split(LayerMeasured& measured, int32_t mode) {
   const int64_t index = measured.index;
   const model::Layer& layer = chain_.layer(index);
   const model::Pass pass = pass_of(measured);
@@ -475,9 +475,9 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   // Input and gradient are its own, for the weight half may hold on to them.
   model::Tensors input = input_of(measured);
   own_tuple(edges_.inputs[static_cast<size_t>(index)], input);
-  model::Saved saved{.way = way};
+  model::Saved saved{.mode = mode};
   model::Tensors output = layer.forward(parameters_.weights_of(index), input, pass, &saved);
-  if (!layer.ways()[static_cast<size_t>(way)].needs_output) {
+  if (!layer.save_modes()[static_cast<size_t>(mode)].needs_output) {
     output.clear();
   }
   model::Tensors gradient = output_gradient_of(measured);
@@ -488,8 +488,8 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
   }
   model::WeightWork work;
   cool_caches(first_of(gradient, input));
-  Measured& input_half = measured.ways[static_cast<size_t>(way)].input_half;
-  const model::Tensors input_gradient = input_half.time(*stopwatch_, [&] {
+  Measured& backward_input = measured.modes[static_cast<size_t>(mode)].backward_input;
+  const model::Tensors input_gradient = backward_input.time(*stopwatch_, [&] {
     return settle(index,
                   layer.backward_input(parameters_.weights_of(index),
                                        parameters_.gradients_of(index),
@@ -508,7 +508,7 @@ void Profiler::measure_halves(LayerMeasured& measured, int32_t way) {
                                         [](const at::Tensor& one) { return one.defined(); });
   const int64_t passed_on = has_gradient ? input_gradient_bytes(measured) : 0;
   measured.weight_bytes = std::max(measured.weight_bytes, left - passed_on);
-  measured.weight_half.time(*stopwatch_, [&] {
+  measured.backward_weight.time(*stopwatch_, [&] {
     layer.backward_weight(
         parameters_.weights_of(index), parameters_.gradients_of(index), std::move(work));
     return 0;
@@ -541,38 +541,38 @@ int64_t own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
   return bytes;
 }
 
-plan::KeepCost Profiler::way_cost(const model::Layer& layer,
+plan::SaveModeCost Profiler::mode_cost(const model::Layer& layer,
                                   const LayerMeasured& measured,
                                   int32_t index) const {
-  const WayMeasured& way = measured.ways[static_cast<size_t>(index)];
-  const model::Way& named = layer.ways()[static_cast<size_t>(index)];
+  const ModeMeasured& mode = measured.modes[static_cast<size_t>(index)];
+  const model::SaveMode& named = layer.save_modes()[static_cast<size_t>(index)];
   const int64_t output = tuple_bytes(measured.index + 1);
   const int64_t carried = carried_bytes(measured.index);
   // A layer may hand its input on as its output; and a forward that went over the limit left
   // nothing to count, so what it wanted stands for it.
-  const bool has_run = !way.forward.timings.is_empty();
-  const int64_t left = (has_run ? way.forward.left_bytes : way.forward.working_bytes) - carried;
+  const bool has_run = !mode.forward.timings.is_empty();
+  const int64_t left = (has_run ? mode.forward.left_bytes : mode.forward.working_bytes) - carried;
   const int64_t saved = std::max(left, output);
   const auto extra = [&](const Measured& one, int64_t counted) {
     return std::max<int64_t>(0, one.working_bytes - counted);
   };
-  const double forward_s = seconds_or(way.forward, measured.dropping.timings.median());
-  plan::KeepCost keep{.name = named.name,
+  const double forward_s = seconds_or(mode.forward, measured.dropping.timings.median());
+  plan::SaveModeCost keep{.name = named.name,
                       .forward_s = forward_s,
-                      .backward_s = seconds_or(way.backward, 2 * forward_s),
+                      .backward_s = seconds_or(mode.backward, 2 * forward_s),
                       .saved_bytes = saved,
-                      .forward_extra_bytes = extra(way.forward, saved + carried),
+                      .forward_extra_bytes = extra(mode.forward, saved + carried),
                       .backward_extra_bytes =
-                          has_run ? way.backward.working_bytes - input_gradient_bytes(measured) : 0,
+                          has_run ? mode.backward.working_bytes - input_gradient_bytes(measured) : 0,
                       .needs_output = named.needs_output,
                       .recompute_s = forward_s,
-                      .recompute_extra_bytes = extra(way.forward, saved + carried)};
-  if (!way.input_half.timings.is_empty()) {
-    keep.backward_input_extra_bytes = way.input_half.working_bytes - input_gradient_bytes(measured);
+                      .recompute_extra_bytes = extra(mode.forward, saved + carried)};
+  if (!mode.backward_input.timings.is_empty()) {
+    keep.backward_input_extra_bytes = mode.backward_input.working_bytes - input_gradient_bytes(measured);
   }
   if (!named.needs_output) {
-    keep.recompute_s = seconds_or(way.recompute, forward_s);
-    keep.recompute_extra_bytes = extra(way.recompute, saved - output);
+    keep.recompute_s = seconds_or(mode.recompute, forward_s);
+    keep.recompute_extra_bytes = extra(mode.recompute, saved - output);
   }
   return keep;
 }
@@ -598,15 +598,15 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
       cost.output_gradient_bytes += shape.has_gradient ? held_bytes(shape.bytes()) : 0;
     }
   }
-  for (size_t i = 0; i < measured.ways.size(); ++i) {
-    cost.ways.push_back(way_cost(layer, measured, static_cast<int32_t>(i)));
+  for (size_t i = 0; i < measured.modes.size(); ++i) {
+    cost.modes.push_back(mode_cost(layer, measured, static_cast<int32_t>(i)));
   }
-  if (!measured.weight_half.timings.is_empty()) {
+  if (!measured.backward_weight.timings.is_empty()) {
     cost.backward_input_s =
-        seconds_or(measured.ways.front().input_half, cost.ways.front().backward_s / 2);
-    cost.backward_weight_s = measured.weight_half.timings.median();
+        seconds_or(measured.modes.front().backward_input, cost.modes.front().backward_s / 2);
+    cost.backward_weight_s = measured.backward_weight.timings.median();
     cost.weight_state_bytes = measured.weight_bytes;
-    cost.weight_extra_bytes = measured.weight_half.working_bytes;
+    cost.weight_extra_bytes = measured.backward_weight.working_bytes;
   }
   cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);
   return cost;
@@ -640,8 +640,8 @@ plan::CostTable Profiler::table(bool has_step) const {
 void clear_seconds(plan::CostTable& table) {
   for (plan::LayerCost& layer : table.layers) {
     layer.forward_s = 0;
-    for (plan::KeepCost& way : layer.ways) {
-      way.forward_s = way.backward_s = way.recompute_s = 0;
+    for (plan::SaveModeCost& mode : layer.modes) {
+      mode.forward_s = mode.backward_s = mode.recompute_s = 0;
     }
   }
   table.loss.seconds = table.clear_s = table.step_s = 0;

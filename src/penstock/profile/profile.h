@@ -20,7 +20,7 @@ namespace penstock::profile {
 
 struct ProfileOptions {
   bool only_bytes = false;       // one round, no seconds
-  bool measures_halves = false;  // also backward in two halves, way 0, for schedules that part it
+  bool measures_split = false;  // also backward in two halves, way 0, for schedules that part it
   int least_rounds = 7;
   int most_rounds = 40;
   double most_seconds = 20;  // no further round after these, once there were least_rounds

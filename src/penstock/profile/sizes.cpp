@@ -54,7 +54,7 @@ plan::CostTable sizes_of(const model::Chain& chain,
     const size_t at = static_cast<size_t>(i);
     const model::Layer& layer = chain.layer(i);
     const model::LayerSize size = layer.size_for(shapes.inputs_of(chain.edges(), i), compute_type);
-    const bool needs_output = layer.ways().front().needs_output;
+    const bool needs_output = layer.save_modes().front().needs_output;
     const int64_t output = tuple_bytes(shapes.edges[at + 1], device, /*of_gradients=*/false);
     int64_t carried = 0;
     for (const model::Place& place : chain.edges().outputs[at]) {
@@ -68,7 +68,7 @@ plan::CostTable sizes_of(const model::Chain& chain,
          .kind = layer.kind(),
          .input_bytes = tuple_bytes(shapes.edges[at], device, /*of_gradients=*/false),
          .output_bytes = output,
-         .ways = {{.name = layer.ways().front().name,
+         .modes = {{.name = layer.save_modes().front().name,
                    .saved_bytes = std::max(size.kept_bytes - carried, output),
                    .needs_output = needs_output}}});
     if (i > 0) {

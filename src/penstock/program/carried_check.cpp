@@ -154,7 +154,7 @@ RankLives::Counts CarriedCheck::check_backward(const Instruction& instruction,
   const std::vector<ValueId> read = require_read(instruction, layer);
   counts.reads += read.size();
   if (instruction.op == Op::BackwardInput) {
-    read_by_half_[{layer, instruction.micro_batch}] = read;
+    read_by_input_[{layer, instruction.micro_batch}] = read;
   }
   for (const int32_t number : at(layer).makes) {
     if (needs_output) {
@@ -175,8 +175,8 @@ RankLives::Counts CarriedCheck::check_backward(const Instruction& instruction,
 
 // What is left for the weight gradient may lie in what the other half has read.
 RankLives::Counts CarriedCheck::check_backward_weight(const Instruction& instruction) const {
-  const auto half = read_by_half_.find({instruction.layer, instruction.micro_batch});
-  if (half == read_by_half_.end()) {
+  const auto half = read_by_input_.find({instruction.layer, instruction.micro_batch});
+  if (half == read_by_input_.end()) {
     return {};  // it has no work, and that was refused
   }
   for (const ValueId id : half->second) {

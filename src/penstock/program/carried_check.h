@@ -65,7 +65,7 @@ class CarriedCheck {
   std::vector<int32_t> last_;
   std::map<ValueId, std::pair<Channel, size_t>> unused_;
   // What the input half of a backward has read, by layer and micro-batch.
-  std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_half_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_input_;
 };
 
 }  // namespace penstock::program

@@ -392,13 +392,13 @@ class RankCheck {
     const ValueId saved = lives_.read_of(instruction, ValueKind::Saved, instruction.layer);
     const int32_t forward = lives_.maker_index(saved);
     const SaveMode& kept = mode_of(lives_.maker(saved));
-    const bool is_half = instruction.op == Op::BackwardInput;
+    const bool is_input_gradient = instruction.op == Op::BackwardInput;
     check_version(instruction, instruction.layer);
     check_operands(
         instruction,
         instruction.layer,
         {.reads = kept.needs_output ? size_t{4} : size_t{3},
-         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_half)},
+         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_input_gradient)},
         carried_.check_backward(instruction, forward, kept.needs_output));
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
     lives_.read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
@@ -414,7 +414,7 @@ class RankCheck {
       lives_.made_of(instruction, ValueKind::Gradient, instruction.layer);
     }
     const size_t index = backwards_.index(instruction.layer, instruction.micro_batch);
-    if (is_half) {
+    if (is_input_gradient) {
       lives_.made_of(instruction, ValueKind::WeightWork, instruction.layer);
     } else {
       contribute(instruction);

@@ -254,22 +254,22 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
       return value.kind == ValueKind::Bucket && value.unit == number &&
              value.micro_batch == instruction.micro_batch;
     };
-    const bool is_second_half = instruction.op == Op::BackwardWeight;
-    const std::vector<ValueId>& list = is_second_half ? instruction.updates : instruction.makes;
+    const bool is_weight_gradient = instruction.op == Op::BackwardWeight;
+    const std::vector<ValueId>& list = is_weight_gradient ? instruction.updates : instruction.makes;
     const auto bucket = std::find_if(list.begin(), list.end(), is_bucket);
     if (bucket == list.end()) {
       lives_.refuse(
-          "does not ", is_second_half ? "update" : "make", " a bucket of ", unit(number).name);
+          "does not ", is_weight_gradient ? "update" : "make", " a bucket of ", unit(number).name);
     }
     Parts& into = parts(*bucket);
-    if (is_second_half && (lives_.maker(*bucket).op != Op::BackwardInput || into.layer != layer)) {
+    if (is_weight_gradient && (lives_.maker(*bucket).op != Op::BackwardInput || into.layer != layer)) {
       lives_.refuse("updates ", lives_.name(*bucket), ", which its input gradient has not made");
     }
     into.layer = layer;
     if (contributes(instruction.op)) {
       into.has[part_index(number, layer, instruction.micro_batch)] = 1;
     }
-    (is_second_half ? extra.changes : extra.makes) += 1;
+    (is_weight_gradient ? extra.changes : extra.makes) += 1;
   }
   return extra;
 }

@@ -204,9 +204,9 @@ std::string ratio_text(double predicted, double measured) {
 
 std::string kept_text(const StepPicture& picture, size_t layer, const LayerRow& row) {
   std::vector<std::string> parts;
-  for (size_t way = 0; way < row.num_kept.size(); ++way) {
-    if (row.num_kept[way] > 0) {
-      parts.push_back(cat(row.num_kept[way], " x ", picture.program.layers[layer].modes[way].name));
+  for (size_t mode = 0; mode < row.num_kept.size(); ++mode) {
+    if (row.num_kept[mode] > 0) {
+      parts.push_back(cat(row.num_kept[mode], " x ", picture.program.layers[layer].modes[mode].name));
     }
   }
   if (row.num_keep_nothing > 0) {

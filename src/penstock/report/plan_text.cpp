@@ -47,15 +47,15 @@ std::vector<LayerPlan> plans_of(const plan::CostTable& costs, const plan::Operat
       }
       continue;
     }
-    const plan::KeepCost& way = cost.ways[static_cast<size_t>(operation.way)];
+    const plan::SaveModeCost& mode = cost.modes[static_cast<size_t>(operation.mode)];
     const bool without_output = plan::leaves_output_out(costs, operations, i);
-    row.forward_s += without_output ? way.recompute_s : way.forward_s;
-    row.backward_s = way.backward_s;
+    row.forward_s += without_output ? mode.recompute_s : mode.forward_s;
+    row.backward_s = mode.backward_s;
     if (is_before_loss) {
-      row.kept = way.name;
-      row.kept_bytes = way.saved_bytes;
+      row.kept = mode.name;
+      row.kept_bytes = mode.saved_bytes;
     } else {
-      row.kept += cat("recomputed, then ", way.name);
+      row.kept += cat("recomputed, then ", mode.name);
     }
   }
   return plans;

@@ -35,8 +35,8 @@ constexpr GroupOfName kWholeNames[] = {{"norm_register_kernel", kNormForward},
                                        {"sum_samples", kEmbedding},
                                        {"square_sums", kGradientNorm},
                                        {"finish_norm", kGradientNorm},
-                                       {"update_pieces", kOptimizer},
-                                       {"direct_pieces", kOptimizer},
+                                       {"update_chunks", kOptimizer},
+                                       {"direct_chunks", kOptimizer},
                                        {"set_rates", kOptimizer},
                                        {"memset", kCopies},
                                        {"convert", kCopies}};
@@ -51,12 +51,12 @@ constexpr GroupOfName kNameParts[] = {{"dot_do_o", kAttentionBackward},
                                       {"DeviceRadixSort", kEmbedding},
                                       {"memcpy", kCopies},
                                       {"FillFunctor", kCopies},
-                                      {"nvjet", kProducts},
-                                      {"gemm", kProducts},
-                                      {"gemv", kProducts},
-                                      {"cutlass", kProducts},
-                                      {"cublas", kProducts},
-                                      {"splitKreduce", kProducts}};
+                                      {"nvjet", kGemms},
+                                      {"gemm", kGemms},
+                                      {"gemv", kGemms},
+                                      {"cutlass", kGemms},
+                                      {"cublas", kGemms},
+                                      {"splitKreduce", kGemms}};
 
 std::string print(const char* format, double value) {
   std::array<char, 64> buffer;

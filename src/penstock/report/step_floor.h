@@ -18,7 +18,7 @@ namespace penstock::report {
 // Of an H200, in short bursts: a bfloat16 product of 8192 cubed, and a copy. A long run, held down
 // by its 700 W, reaches less.
 struct DeviceRates {
-  double product_flops = 800e12;    // FLOP/s
+  double gemm_flops = 800e12;    // FLOP/s
   double attention_flops = 800e12;  // attention's products, as if they went as fast
   double bytes = 4267e9;            // bytes/s, read and written together
 };
@@ -39,7 +39,7 @@ struct StepWork {
 
 // The groups that kernels of ours and of NVIDIA's belong to.
 namespace kernel_groups {
-inline constexpr const char* kProducts = "matrix products";
+inline constexpr const char* kGemms = "matrix products";
 inline constexpr const char* kAttentionForward = "attention forward";
 inline constexpr const char* kAttentionBackward = "attention backward";
 inline constexpr const char* kNormForward = "norm forward";

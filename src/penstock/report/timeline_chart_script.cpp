@@ -64,7 +64,7 @@ function describe(rank, i) {
 }
 function keeps(rank, i) {
   const list = rank.instructions;
-  return list.keep[i] < 0 ? 'nothing' : data.layers[list.layer[i]].ways[list.keep[i]];
+  return list.keep[i] < 0 ? 'nothing' : data.layers[list.layer[i]].modes[list.keep[i]];
 }
 
 // Where things are. The chart is a stack of lanes (bars over time), then a panel (memory over time)

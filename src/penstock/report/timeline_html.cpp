@@ -63,12 +63,12 @@ json layers_json(const StepPicture& picture, const StepSums& sums) {
   json layers = json::array();
   for (size_t i = 0; i < sums.layers.size(); ++i) {
     const LayerRow& row = sums.layers[i];
-    json ways = json::array();
-    for (const program::SaveMode& way : picture.program.layers[i].modes) {
-      ways.push_back(way.name);
+    json modes = json::array();
+    for (const program::SaveMode& mode : picture.program.layers[i].modes) {
+      modes.push_back(mode.name);
     }
     layers.push_back({{"name", row.name},
-                      {"ways", ways},
+                      {"modes", modes},
                       {"forwards", row.num_forwards},
                       {"again", row.num_again},
                       {"kept", kept_text(picture, i, row)},

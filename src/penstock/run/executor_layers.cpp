@@ -161,7 +161,7 @@ void Executor::forward(const Instruction& instruction, Step& step) {
   model::Saved* kept = nullptr;
   if (saved >= 0) {
     kept = &step.slot(saved).saved;
-    kept->way = instruction.keep;
+    kept->mode = instruction.keep;
     kept->without_output = output < 0;
   }
   const model::LayerState state = parameters_.state_of(layer, changes_state(instruction));

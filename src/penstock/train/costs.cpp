@@ -186,14 +186,14 @@ void require_table_of(const plan::CostTable& table,
       output_bytes +=
           recipe.run.device == "cuda" ? memory::gpu_block_bytes(shape.bytes()) : shape.bytes();
     }
-    const auto same_way = [](const plan::KeepCost& a, const model::Way& b) {
+    const auto same_mode = [](const plan::SaveModeCost& a, const model::SaveMode& b) {
       return a.name == b.name && a.needs_output == b.needs_output;
     };
-    if (cost.output_bytes != output_bytes || !std::equal(cost.ways.begin(),
-                                                         cost.ways.end(),
-                                                         layer.ways().begin(),
-                                                         layer.ways().end(),
-                                                         same_way)) {
+    if (cost.output_bytes != output_bytes || !std::equal(cost.modes.begin(),
+                                                         cost.modes.end(),
+                                                         layer.save_modes().begin(),
+                                                         layer.save_modes().end(),
+                                                         same_mode)) {
       refuse(cat("does not fit the model: layer ",
                  i,
                  " (",
@@ -234,7 +234,7 @@ plan::CostTable measure_costs(const config::Recipe& recipe,
   const model::Fields batch = chain.example(recipe.micro_batch_size());
 
   profile::ProfileOptions profiling{.only_bytes = options.only_bytes,
-                                    .measures_halves = options.measures_halves};
+                                    .measures_split = options.measures_split};
   profiling.step = [&] {
     parameters.add_shares();
     optimizer.update(parameters, {.rate = {.lr = 0}, .clip = recipe.train.clip});

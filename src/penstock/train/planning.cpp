@@ -66,9 +66,9 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
     return {
         {said.name, "dropping_extra_bytes", said.forward_extra_bytes, found.forward_extra_bytes}};
   }
-  const plan::KeepCost& a = said.ways[static_cast<size_t>(operation.way)];
-  const plan::KeepCost& b = found.ways[static_cast<size_t>(operation.way)];
-  const std::string owner = cat(said.name, ", way ", a.name, ",");
+  const plan::SaveModeCost& a = said.modes[static_cast<size_t>(operation.mode)];
+  const plan::SaveModeCost& b = found.modes[static_cast<size_t>(operation.mode)];
+  const std::string owner = cat(said.name, ", save mode ", a.name, ",");
   std::vector<Field> fields = {
       {said.name, "input_gradient_bytes", said.input_gradient(), found.input_gradient()},
       {owner, "saved_bytes", a.saved_bytes, b.saved_bytes},
@@ -77,13 +77,13 @@ std::vector<Field> fields_behind(const plan::Operation& operation,
       {owner, "recompute_extra_bytes", a.recompute_extra_bytes, b.recompute_extra_bytes}};
   if (found.weight_state_bytes >= 0) {  // backward was measured as input and weight gradient, too
     fields.push_back(
-        {said.name, "weight_state_bytes", said.weight_half_bytes(), found.weight_half_bytes()});
+        {said.name, "weight_state_bytes", said.weight_work_bytes(), found.weight_work_bytes()});
     fields.push_back(
         {said.name, "weight_extra_bytes", said.weight_extra_bytes, found.weight_extra_bytes});
     fields.push_back({owner,
                       "backward_input_extra_bytes",
-                      said.input_half_extra_bytes(a),
-                      found.input_half_extra_bytes(b)});
+                      said.input_gradient_extra_bytes(a),
+                      found.input_gradient_extra_bytes(b)});
   }
   return fields;
 }
@@ -130,20 +130,20 @@ plan::CostTable with_bytes(plan::CostTable table, const plan::CostTable& measure
     layer.input_bytes = found.input_bytes;
     layer.input_gradient_bytes = found.input_gradient_bytes;
     layer.output_gradient_bytes = found.output_gradient_bytes;
-    const bool has_halves = found.weight_state_bytes >= 0;
-    if (has_halves) {
+    const bool has_split = found.weight_state_bytes >= 0;
+    if (has_split) {
       layer.weight_state_bytes = found.weight_state_bytes;
       layer.weight_extra_bytes = found.weight_extra_bytes;
     }
-    for (size_t k = 0; k < layer.ways.size(); ++k) {
-      plan::KeepCost& way = layer.ways[k];
-      way.saved_bytes = found.ways[k].saved_bytes;
-      way.forward_extra_bytes = found.ways[k].forward_extra_bytes;
-      way.backward_extra_bytes = found.ways[k].backward_extra_bytes;
-      if (has_halves) {
-        way.backward_input_extra_bytes = found.ways[k].backward_input_extra_bytes;
+    for (size_t k = 0; k < layer.modes.size(); ++k) {
+      plan::SaveModeCost& mode = layer.modes[k];
+      mode.saved_bytes = found.modes[k].saved_bytes;
+      mode.forward_extra_bytes = found.modes[k].forward_extra_bytes;
+      mode.backward_extra_bytes = found.modes[k].backward_extra_bytes;
+      if (has_split) {
+        mode.backward_input_extra_bytes = found.modes[k].backward_input_extra_bytes;
       }
-      way.recompute_extra_bytes = found.ways[k].recompute_extra_bytes;
+      mode.recompute_extra_bytes = found.modes[k].recompute_extra_bytes;
     }
   }
   table.loss.extra_bytes = measured.loss.extra_bytes;
@@ -222,7 +222,7 @@ plan::CostTable find_costs(const config::Recipe& recipe,
                                                        chain,
                                                        device,
                                                        {.is_quick = source.is_quick,
-                                                        .measures_halves = recipe.plan.ranks() > 1})
+                                                        .measures_split = recipe.plan.ranks() > 1})
                                        : costs_of_shapes(recipe, chain, device);
 }
 
@@ -260,7 +260,7 @@ Planned find_plan(const config::Recipe& recipe,
   }
   if (origin && source.proves) {
     measured = measure_costs(
-        recipe, chain, device, {.only_bytes = true, .measures_halves = recipe.plan.ranks() > 1});
+        recipe, chain, device, {.only_bytes = true, .measures_split = recipe.plan.ranks() > 1});
     planned.costs.target_bytes = measured->target_bytes;
     planned.costs.held = measured->held;
   }
@@ -373,7 +373,7 @@ plan::CostTable measure_recipe(const config::Recipe& recipe) {
   const device::Device device = open_device(recipe);
   const model::Chain chain = family_subject().make_chain(recipe, device);
   plan::CostTable table = measure_costs(
-      recipe, chain, device, {.measures_halves = recipe.plan.ranks() > 1 || !device.is_gpu()});
+      recipe, chain, device, {.measures_split = recipe.plan.ranks() > 1 || !device.is_gpu()});
   if (recipe.plan.ranks() > 1) {
     config::Recipe measured = recipe;
     measured.plan.costs.clear();  // it is about to be written

@@ -9,18 +9,18 @@
 #include "penstock/base/log.h"
 #include "penstock/checkpoint/model_config.h"
 #include "penstock/checkpoint/weights.h"
-#include "penstock/comm/card_channel.h"
+#include "penstock/comm/gpu_channel.h"
 #include "penstock/comm/launcher.h"
 #include "penstock/comm/nccl.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/family.h"
-#include "penstock/run/fast_products.h"
+#include "penstock/run/fast_gemms.h"
 
 namespace penstock::train {
 
 void prepare_process(const config::Recipe& recipe, int64_t asked_ranks) {
   memory::install_cpu_allocator();
-  run::use_fast_products();
+  run::use_fast_gemms();
   const int64_t ranks = comm::launched_ranks() > 1 ? 1 : std::max(asked_ranks, recipe.plan.ranks());
   // A process may train several times, with other ranks.
   static const int usual = at::get_num_threads();

@@ -15,12 +15,12 @@ enum { kKeepAll, kWithoutNorm, kWithoutProbabilities };                 // ways;
 enum : uint32_t { kResidualSite, kProbabilitySite };
 
 // The probabilities are large where dropout makes them necessary, so there is a way without them.
-std::vector<Way> attention_ways(const Gpt2Shape& shape) {
-  std::vector<Way> ways{{"all"}, {"without-norm"}};
+std::vector<SaveMode> attention_modes(const Gpt2Shape& shape) {
+  std::vector<SaveMode> modes{{"all"}, {"without-norm"}};
   if (shape.dropout > 0) {
-    ways.push_back({"without-norm-probabilities"});
+    modes.push_back({"without-norm-probabilities"});
   }
-  return ways;
+  return modes;
 }
 
 class Gpt2Attention final : public Gpt2Layer {
@@ -30,7 +30,7 @@ class Gpt2Attention final : public Gpt2Layer {
                   "attention",
                   shape,
                   gpt2_attention_specs(shape, block),
-                  attention_ways(shape)) {}
+                  attention_modes(shape)) {}
 
   Tensors forward(Weights weights,
                   const Tensors& input,
@@ -39,15 +39,15 @@ class Gpt2Attention final : public Gpt2Layer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
     const int64_t width = shape().width;
-    const int32_t way = saved == nullptr ? kWithoutProbabilities : saved->way;
+    const int32_t mode = saved == nullptr ? kWithoutProbabilities : saved->mode;
     Normed normed = norm(x, weights);
     at::Tensor qkv = linear(normed.out.view({-1, width}), weights[kQkvWeight], weights[kQkvBias])
                          .view({x.size(0), x.size(1), 3 * width});
-    if (way >= kWithoutNorm) {
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     const MixedHeads mixed =
-        attend(qkv, shape().heads, probability_dropout(pass), way < kWithoutProbabilities);
+        attend(qkv, shape().heads, probability_dropout(pass), mode < kWithoutProbabilities);
     if (saved != nullptr) {
       saved->tensors = {
           normed.out, normed.mean, normed.inverse_deviation, qkv, mixed.values, mixed.statistics};
@@ -121,15 +121,15 @@ class Gpt2Attention final : public Gpt2Layer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, qkv (3), mixed, norm; two floats of norm statistics per row; attention's statistics
-    const int64_t widths = way == kKeepAll ? 6 : 5;
+    const int64_t widths = mode == kKeepAll ? 6 : 5;
     int64_t statistics = rows * shape().heads * 4;
     if (shape().dropout > 0) {
       statistics =
-          way < kWithoutProbabilities ? rows * shape().heads * inputs[0].sizes[1] * element : 0;
+          mode < kWithoutProbabilities ? rows * shape().heads * inputs[0].sizes[1] * element : 0;
     }
     return {{{inputs[0].sizes, compute_type}},
             widths * rows * shape().width * element + 2 * rows * 4 + statistics};

@@ -46,17 +46,17 @@ Sizes sizes_of(const config::ModelOptions& model, const report::StepSize& step) 
 }
 
 // Of one of the three products of each matrix: forward, input gradient, weight gradient.
-double block_product_flops(const Sizes& s) {
+double block_gemm_flops(const Sizes& s) {
   return 2 * s.rows * s.layers * 12 * s.width * s.width;
 }
 
-double head_product_flops(const Sizes& s) {
+double head_gemm_flops(const Sizes& s) {
   return 2 * s.rows * s.padded_vocabulary * s.width;
 }
 
 // One of attention's products over all heads, the masked half left out. Forward has two; backward
 // four, and a fifth that makes the scores again from what was kept.
-double attention_product_flops(const Sizes& s) {
+double attention_gemm_flops(const Sizes& s) {
   return s.rows * s.context * s.width * s.layers;
 }
 
@@ -116,12 +116,12 @@ std::vector<report::StepWork> gpt2_work(const config::ModelOptions& model,
   const auto add_bytes = [&](const char* group, double bytes) {
     work.push_back({.name = group, .group = group, .bytes = bytes, .floor_s = bytes / rates.bytes});
   };
-  const double product = block_product_flops(s);
-  add_flops("products, forward", groups::kProducts, product, rates.product_flops);
-  add_flops("products, input gradients", groups::kProducts, product, rates.product_flops);
-  add_flops("products, weight gradients", groups::kProducts, product, rates.product_flops);
-  add_flops("head products", groups::kProducts, 3 * head_product_flops(s), rates.product_flops);
-  const double attention = attention_product_flops(s);
+  const double product = block_gemm_flops(s);
+  add_flops("products, forward", groups::kGemms, product, rates.gemm_flops);
+  add_flops("products, input gradients", groups::kGemms, product, rates.gemm_flops);
+  add_flops("products, weight gradients", groups::kGemms, product, rates.gemm_flops);
+  add_flops("head products", groups::kGemms, 3 * head_gemm_flops(s), rates.gemm_flops);
+  const double attention = attention_gemm_flops(s);
   add_flops(
       groups::kAttentionForward, groups::kAttentionForward, 2 * attention, rates.attention_flops);
   add_flops(

@@ -31,14 +31,14 @@ class GpuAttention final : public Gpt2GpuLayer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
     const at::Tensor rows = x.view({-1, shape().width});
-    const int32_t way = saved == nullptr ? kStatisticsOnly : saved->way;
+    const int32_t mode = saved == nullptr ? kStatisticsOnly : saved->mode;
     GpuOps::Normed normed = ops().norm(rows, weights[kNormScale], weights[kNormShift]);
     at::Tensor qkv = project(normed.out, x, weights);
-    if (way >= kWithoutNorm) {
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     GpuOps::Mixed mixed = ops().attend(qkv, heads(), probability_dropout(pass));
-    if (way >= kStatisticsOnly) {
+    if (mode >= kStatisticsOnly) {
       qkv.reset();
     }
     if (saved != nullptr) {
@@ -104,14 +104,14 @@ class GpuAttention final : public Gpt2GpuLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     const int64_t one = gpu_block_bytes(rows * shape().width * element);
     // output and mixed values; qkv; norm; two floats of norm statistics per row; attention's
     int64_t kept = 2 * one + 2 * gpu_block_bytes(rows * 4);
-    kept += way < kStatisticsOnly ? gpu_block_bytes(3 * rows * shape().width * element) : 0;
-    kept += way == kKeepAll ? one : 0;
+    kept += mode < kStatisticsOnly ? gpu_block_bytes(3 * rows * shape().width * element) : 0;
+    kept += mode == kKeepAll ? one : 0;
     const TensorShape qkv{{inputs[0].sizes[0], inputs[0].sizes[1], 3 * shape().width},
                           compute_type};
     const bool has_statistics = GpuOps::has_statistics(qkv, heads(), shape().dropout > 0);

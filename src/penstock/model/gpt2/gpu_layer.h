@@ -18,9 +18,9 @@ class Gpt2GpuLayer : public Gpt2Layer {
                const char* part,
                const Gpt2Shape& shape,
                std::vector<ParameterSpec> specs,
-               std::vector<Way> ways,
+               std::vector<SaveMode> modes,
                std::shared_ptr<device::GpuContext> context)
-      : Gpt2Layer(std::move(name), part, shape, std::move(specs), std::move(ways)),
+      : Gpt2Layer(std::move(name), part, shape, std::move(specs), std::move(modes)),
         ops_(std::move(context)) {}
 
   // The column sums of finish_backward.

@@ -28,17 +28,17 @@ class GpuMlp final : public Gpt2GpuLayer {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
     const at::Tensor rows = x.view({-1, shape().width});
-    const int32_t way = saved == nullptr ? kWithoutNorm : saved->way;
+    const int32_t mode = saved == nullptr ? kWithoutNorm : saved->mode;
     GpuOps::Normed normed = ops().norm(rows, weights[kNormScale], weights[kNormShift]);
-    if (saved != nullptr && saved->without_output && way != kKeepAll) {
+    if (saved != nullptr && saved->without_output && mode != kKeepAll) {
       const at::Tensor hidden = ops().linear(normed.out, weights[kInWeight], weights[kInBias]);
-      keep(*saved, way, normed, {{}, hidden});
+      keep(*saved, mode, normed, {{}, hidden});
       return {};
     }
     GpuOps::Activated made = ops().linear_gelu(
         normed.out, weights[kInWeight], weights[kInBias], /*keeps_hidden=*/saved != nullptr);
     if (saved != nullptr) {
-      keep(*saved, way, normed, made);
+      keep(*saved, mode, normed, made);
       if (saved->without_output) {
         return {};
       }
@@ -98,26 +98,26 @@ class GpuMlp final : public Gpt2GpuLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     const int64_t one = gpu_block_bytes(rows * shape().width * element);
     const int64_t wide = gpu_block_bytes(4 * rows * shape().width * element);
     // output, hidden; activated; norm; two floats of norm statistics per row
-    const int64_t kept = one + wide + (way == kKeepAll ? wide : 0) + (way < kWithoutNorm ? one : 0);
+    const int64_t kept = one + wide + (mode == kKeepAll ? wide : 0) + (mode < kWithoutNorm ? one : 0);
     return {{{inputs[0].sizes, compute_type}}, kept + 2 * gpu_block_bytes(rows * 4)};
   }
 
  private:
   static void keep(Saved& saved,
-                   int32_t way,
+                   int32_t mode,
                    const GpuOps::Normed& normed,
                    const GpuOps::Activated& made) {
-    saved.tensors = {way < kWithoutNorm ? normed.out : at::Tensor(),
+    saved.tensors = {mode < kWithoutNorm ? normed.out : at::Tensor(),
                      normed.mean,
                      normed.inverse_deviation,
                      made.hidden,
-                     way == kKeepAll ? made.activated : at::Tensor()};
+                     mode == kKeepAll ? made.activated : at::Tensor()};
   }
   Dropout residual_dropout(const Pass& pass) const { return {shape().dropout, pass, /*site=*/0}; }
 };

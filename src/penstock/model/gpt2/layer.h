@@ -19,8 +19,8 @@ class Gpt2Layer : public DescribedLayer {
             const char* part,
             const Gpt2Shape& shape,
             std::vector<ParameterSpec> specs,
-            std::vector<Way> ways)
-      : DescribedLayer(std::move(name), std::move(specs), std::move(ways)),
+            std::vector<SaveMode> modes)
+      : DescribedLayer(std::move(name), std::move(specs), std::move(modes)),
         part_(part),
         shape_(shape) {}
 

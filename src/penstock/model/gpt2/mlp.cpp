@@ -31,13 +31,13 @@ class Gpt2Mlp final : public Gpt2Layer {
     const at::Tensor& x = input[0];  // [B, T, C]
     Normed normed = norm(x.view({-1, shape().width}), weights);
     const at::Tensor hidden = linear(normed.out, weights[kInWeight], weights[kInBias]);
-    const int32_t way = saved == nullptr ? kWithoutNorm : saved->way;
-    if (way >= kWithoutNorm) {
+    const int32_t mode = saved == nullptr ? kWithoutNorm : saved->mode;
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     if (saved != nullptr) {
       saved->tensors = {normed.out, normed.mean, normed.inverse_deviation, hidden, at::Tensor()};
-      if (saved->without_output && way != kKeepAll) {
+      if (saved->without_output && mode != kKeepAll) {
         return {};
       }
     }
@@ -48,7 +48,7 @@ class Gpt2Mlp final : public Gpt2Layer {
     } else {
       activated = at::gelu(hidden, kGelu);
     }
-    if (saved != nullptr && way == kKeepAll) {
+    if (saved != nullptr && mode == kKeepAll) {
       saved->tensors[kActivated] = activated;
     }
     if (saved != nullptr && saved->without_output) {
@@ -127,11 +127,11 @@ class Gpt2Mlp final : public Gpt2Layer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, hidden (4), norm, activated (4); two floats of norm statistics per row
-    const int64_t widths = way == kKeepAll ? 10 : way == kWithoutGelu ? 6 : 5;
+    const int64_t widths = mode == kKeepAll ? 10 : mode == kWithoutGelu ? 6 : 5;
     return {{{inputs[0].sizes, compute_type}},
             widths * rows * shape().width * element + 2 * rows * 4};
   }

@@ -44,7 +44,7 @@ class LlamaAttention final : public LlamaLayer {
     Rows rows{apply_matrix(normed.out, weights[kQuery]),
               apply_matrix(normed.out, weights[kKey]),
               apply_matrix(normed.out, weights[kValue])};
-    if (saved == nullptr || saved->way >= kWithoutNorm) {
+    if (saved == nullptr || saved->mode >= kWithoutNorm) {
       normed.out.reset();
     }
     rotate(rows.queries, x.size(1), /*is_backward=*/false);
@@ -122,11 +122,11 @@ class LlamaAttention final : public LlamaLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output, queries, mixed, norm; keys and values; a float per row of the norm, and of each head
-    const int64_t features = (way == kKeepAll ? 4 : 3) * shape().width + 2 * shape().kv_width();
+    const int64_t features = (mode == kKeepAll ? 4 : 3) * shape().width + 2 * shape().kv_width();
     return {{{inputs[0].sizes, compute_type}},
             rows * (features * element + 4 * (1 + shape().heads))};
   }

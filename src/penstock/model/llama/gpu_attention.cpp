@@ -40,14 +40,14 @@ class LlamaGpuAttention final : public LlamaGpuLayer {
                   Saved* saved) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
-    const int32_t way = saved == nullptr ? kStatisticsOnly : saved->way;
+    const int32_t mode = saved == nullptr ? kStatisticsOnly : saved->mode;
     RmsNormed normed = norm(x, weights[kNorm]);
     at::Tensor qkv = project(normed.out, x, weights);
-    if (way >= kWithoutNorm) {
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     GpuOps::Mixed mixed = ops_.attend(qkv, heads(), no_dropout(pass));
-    if (way >= kStatisticsOnly) {
+    if (mode >= kStatisticsOnly) {
       qkv.reset();
     }
     if (saved != nullptr) {
@@ -106,7 +106,7 @@ class LlamaGpuAttention final : public LlamaGpuLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const TensorShape qkv{{inputs[0].sizes[0], inputs[0].sizes[1], qkv_width()}, compute_type};
     const int64_t one = gpu_block_bytes(rows * shape().width *
@@ -114,8 +114,8 @@ class LlamaGpuAttention final : public LlamaGpuLayer {
     // output and mixed values; queries, keys and values; norm; a float per row of the norm, and of
     // each head
     int64_t kept = 2 * one + gpu_block_bytes(rows * 4);
-    kept += way < kStatisticsOnly ? gpu_block_bytes(qkv.bytes()) : 0;
-    kept += way == kKeepAll ? one : 0;
+    kept += mode < kStatisticsOnly ? gpu_block_bytes(qkv.bytes()) : 0;
+    kept += mode == kKeepAll ? one : 0;
     kept += GpuOps::has_statistics(qkv, heads(), /*has_dropout=*/false)
                 ? gpu_block_bytes(rows * shape().heads * 4)
                 : 0;

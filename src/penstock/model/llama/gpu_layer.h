@@ -20,9 +20,9 @@ class LlamaGpuLayer : public LlamaLayer {
                 const char* part,
                 const LlamaShape& shape,
                 std::vector<ParameterSpec> specs,
-                std::vector<Way> ways,
+                std::vector<SaveMode> modes,
                 std::shared_ptr<device::GpuContext> context)
-      : LlamaLayer(std::move(name), part, shape, std::move(specs), std::move(ways)),
+      : LlamaLayer(std::move(name), part, shape, std::move(specs), std::move(modes)),
         linear_(context),
         context_(std::move(context)) {}
 

@@ -26,11 +26,11 @@ class LlamaGpuMlp final : public LlamaGpuLayer {
   Tensors forward(Weights weights, const Tensors& input, const Pass&, Saved* saved) const override {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor& x = input[0];  // [B, T, C]
-    const int32_t way = saved == nullptr ? kWithoutNorm : saved->way;
+    const int32_t mode = saved == nullptr ? kWithoutNorm : saved->mode;
     RmsNormed normed = norm(x, weights[kNorm]);
     const at::Tensor gated = linear().apply(normed.out, weights[kGate]);
     const at::Tensor raised = linear().apply(normed.out, weights[kUp]);
-    if (way >= kWithoutNorm) {
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     if (saved == nullptr) {
@@ -38,12 +38,12 @@ class LlamaGpuMlp final : public LlamaGpuLayer {
       return {add_down(x, gated, weights)};
     }
     saved->tensors = {normed.out, normed.inverse, gated, raised, at::Tensor()};
-    if (saved->without_output && way != kKeepAll) {
+    if (saved->without_output && mode != kKeepAll) {
       return {};
     }
     const at::Tensor activated = at::empty_like(gated);
     activate(gated, raised, activated);
-    if (way == kKeepAll) {
+    if (mode == kKeepAll) {
       saved->tensors[kActivated] = activated;
     }
     if (saved->without_output) {
@@ -101,13 +101,13 @@ class LlamaGpuMlp final : public LlamaGpuLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     const int64_t narrow = gpu_block_bytes(rows * shape().width * element);
     const int64_t wide = gpu_block_bytes(rows * shape().hidden * element);
     // output and norm; gate, up and activation; a float per row of the norm
-    const int64_t kept = (way < kWithoutNorm ? 2 : 1) * narrow + (way == kKeepAll ? 3 : 2) * wide;
+    const int64_t kept = (mode < kWithoutNorm ? 2 : 1) * narrow + (mode == kKeepAll ? 3 : 2) * wide;
     return {{{inputs[0].sizes, compute_type}}, kept + gpu_block_bytes(rows * 4)};
   }
 

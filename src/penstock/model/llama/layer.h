@@ -18,8 +18,8 @@ class LlamaLayer : public DescribedLayer {
              const char* part,
              const LlamaShape& shape,
              std::vector<ParameterSpec> specs,
-             std::vector<Way> ways)
-      : DescribedLayer(std::move(name), std::move(specs), std::move(ways)),
+             std::vector<SaveMode> modes)
+      : DescribedLayer(std::move(name), std::move(specs), std::move(modes)),
         part_(part),
         shape_(shape) {}
 

@@ -31,8 +31,8 @@ class LlamaMlp final : public LlamaLayer {
     RmsNormed normed = norm(x, weights);
     at::Tensor gated = apply_matrix(normed.out, weights[kGate]);
     const at::Tensor raised = apply_matrix(normed.out, weights[kUp]);
-    const int32_t way = saved == nullptr ? kWithoutNorm : saved->way;
-    if (way >= kWithoutNorm) {
+    const int32_t mode = saved == nullptr ? kWithoutNorm : saved->mode;
+    if (mode >= kWithoutNorm) {
       normed.out.reset();
     }
     if (saved == nullptr) {
@@ -40,11 +40,11 @@ class LlamaMlp final : public LlamaLayer {
       return {add_applied(x, at::silu_(gated).mul_(raised), weights[kDown])};
     }
     saved->tensors = {normed.out, normed.inverse, gated, raised, at::Tensor()};
-    if (saved->without_output && way != kKeepAll) {
+    if (saved->without_output && mode != kKeepAll) {
       return {};
     }
     const at::Tensor activated = activate(gated, raised);
-    if (way == kKeepAll) {
+    if (mode == kKeepAll) {
       saved->tensors[kActivated] = activated;
     }
     if (saved->without_output) {
@@ -109,12 +109,12 @@ class LlamaMlp final : public LlamaLayer {
 
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
+                     int32_t mode) const override {
     const int64_t rows = inputs[0].sizes[0] * inputs[0].sizes[1];
     const int64_t element = static_cast<int64_t>(c10::elementSize(compute_type));
     // output and norm; gate, up and activation; a float per row of the norm
-    const int64_t widths = way < kWithoutNorm ? 2 : 1;
-    const int64_t hiddens = way == kKeepAll ? 3 : 2;
+    const int64_t widths = mode < kWithoutNorm ? 2 : 1;
+    const int64_t hiddens = mode == kKeepAll ? 3 : 2;
     return {{{inputs[0].sizes, compute_type}},
             rows * ((widths * shape().width + hiddens * shape().hidden) * element + 4)};
   }

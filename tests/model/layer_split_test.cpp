@@ -20,7 +20,7 @@ class Unsplit final : public Layer {
 
   const std::string& name() const override { return whole_->name(); }
   const std::vector<ParameterSpec>& parameters() const override { return whole_->parameters(); }
-  const std::vector<Way>& ways() const override { return whole_->ways(); }
+  const std::vector<SaveMode>& save_modes() const override { return whole_->save_modes(); }
   Tensors forward(Weights weights,
                   const Tensors& input,
                   const Pass& pass,
@@ -37,8 +37,8 @@ class Unsplit final : public Layer {
   }
   LayerSize size_for(const Shapes& inputs,
                      at::ScalarType compute_type,
-                     int32_t way) const override {
-    return whole_->size_for(inputs, compute_type, way);
+                     int32_t mode) const override {
+    return whole_->size_for(inputs, compute_type, mode);
   }
 
  private:
@@ -51,15 +51,15 @@ void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std
 }
 
 // Two micro-batches, whole and in halves, the second's input half before the first's weight half.
-void expect_same_bits(LayerBench whole, LayerBench halves, int32_t way, bool without_output) {
-  const Tensors first = whole.backward(way, without_output);
+void expect_same_bits(LayerBench whole, LayerBench halves, int32_t mode, bool without_output) {
+  const Tensors first = whole.backward(mode, without_output);
   whole.take_next_micro_batch();
-  const Tensors second = whole.backward(way, without_output);
+  const Tensors second = whole.backward(mode, without_output);
 
   WeightWork first_work, second_work;
-  const Tensors first_half = halves.backward_input(first_work, way, without_output);
+  const Tensors first_half = halves.backward_input(first_work, mode, without_output);
   halves.take_next_micro_batch();
-  const Tensors second_half = halves.backward_input(second_work, way, without_output);
+  const Tensors second_half = halves.backward_input(second_work, mode, without_output);
   halves.backward_weight(std::move(first_work));
   halves.backward_weight(std::move(second_work));
 
@@ -70,22 +70,22 @@ void expect_same_bits(LayerBench whole, LayerBench halves, int32_t way, bool wit
   }
 }
 
-class LayerHalves : public testing::TestWithParam<LayerCase> {};
+class LayerSplit : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
 
-TEST_P(LayerHalves, GiveTheSameBitsAsTheWholeInEveryWay) {
+TEST_P(LayerSplit, GiveTheSameBitsAsTheWholeInEveryWay) {
   const LayerBench bench(GetParam());
-  for (int32_t way = 0; way < bench.num_ways(); ++way) {
-    SCOPED_TRACE(bench.way(way).name);
-    expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), way, false);
-    if (!bench.way(way).needs_output) {
-      expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), way, true);
+  for (int32_t mode = 0; mode < bench.num_modes(); ++mode) {
+    SCOPED_TRACE(bench.mode(mode).name);
+    expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), mode, false);
+    if (!bench.mode(mode).needs_output) {
+      expect_same_bits(LayerBench(GetParam()), LayerBench(GetParam()), mode, true);
     }
   }
 }
 
-TEST_P(LayerHalves, LeaveTheMatricesToTheSecond) {
+TEST_P(LayerSplit, LeaveTheMatricesToTheSecond) {
   LayerBench bench(GetParam());
   WeightWork work;
   bench.backward_input(work);
@@ -97,7 +97,7 @@ TEST_P(LayerHalves, LeaveTheMatricesToTheSecond) {
   }
 }
 
-TEST_P(LayerHalves, LeaveNothingBehind) {
+TEST_P(LayerSplit, LeaveNothingBehind) {
   LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const int64_t before = memory::usage().current_bytes;
@@ -108,7 +108,7 @@ TEST_P(LayerHalves, LeaveNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
-                         LayerHalves,
+                         LayerSplit,
                          testing::Values(LayerCase{"embedding", at::kFloat, 0},
                                          LayerCase{"embedding", at::kFloat, 0.2},
                                          LayerCase{"embedding", at::kBFloat16, 0.2},
@@ -141,11 +141,11 @@ TEST(WeightWork, HoldsTheInputsAndOutputGradientsOfLinearMapsAlone) {
   for (const Row& row : {Row{"embedding", 1}, Row{"attention", 6}, Row{"mlp", 10}}) {
     for (const double dropout : {0.0, 0.2}) {
       LayerBench bench({row.layer, at::kFloat, dropout});
-      for (int32_t way = 0; way < bench.num_ways(); ++way) {
-        SCOPED_TRACE(cat(row.layer, " ", bench.way(way).name, " dropout ", dropout));
+      for (int32_t mode = 0; mode < bench.num_modes(); ++mode) {
+        SCOPED_TRACE(cat(row.layer, " ", bench.mode(mode).name, " dropout ", dropout));
         WeightWork work;
         const int64_t before = memory::usage().current_bytes;
-        bench.backward_input(work, way);
+        bench.backward_input(work, mode);
         const int64_t one = static_cast<int64_t>(bench.output_gradient[0].nbytes());
         const int64_t fresh = dropout > 0 ? row.activations : row.activations - 1;
         EXPECT_EQ(memory::usage().current_bytes - before, fresh * one);
@@ -154,7 +154,7 @@ TEST(WeightWork, HoldsTheInputsAndOutputGradientsOfLinearMapsAlone) {
   }
 }
 
-TEST(LayerWithoutHalves, DoesItAllInTheFirst) {
+TEST(LayerWithoutSplit, DoesItAllInTheFirst) {
   const LayerCase mlp{"mlp", at::kFloat, 0.2};
   const auto unsplit = [&] {
     return LayerBench(mlp, std::make_unique<Unsplit>(make_bench_layer(mlp)));

@@ -1,4 +1,4 @@
-#include "penstock/checkpoint/pieces.h"
+#include "penstock/checkpoint/tensor_shards.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -32,11 +32,11 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-void check_piece(const Piece& piece) {
+void check_shard(const TensorShard& shard) {
   PENSTOCK_CHECK(
-      piece.flat.dim() == 1 && piece.flat.is_contiguous() && piece.flat.scalar_type() == at::kFloat,
+      shard.flat.dim() == 1 && shard.flat.is_contiguous() && shard.flat.scalar_type() == at::kFloat,
       "a piece of ",
-      piece.tensor,
+      shard.tensor,
       " that is no flat float32");
 }
 
@@ -52,33 +52,33 @@ void by_parts(const at::Tensor& flat,
   }
 }
 
-struct PlacedPiece {
+struct PlacedShard {
   const TensorEntry* entry;
-  const Piece* piece;
+  const TensorShard* shard;
 };
 
 // In the order of the file, so that neighbours are summed as one.
-std::vector<PlacedPiece> in_order(const SafetensorsLayout& layout,
-                                  const std::vector<Piece>& pieces) {
-  std::vector<PlacedPiece> placed;
-  for (const Piece& piece : pieces) {
-    placed.push_back({&layout.find(piece.tensor), &piece});
+std::vector<PlacedShard> in_order(const SafetensorsLayout& layout,
+                                  const std::vector<TensorShard>& shards) {
+  std::vector<PlacedShard> placed;
+  for (const TensorShard& shard : shards) {
+    placed.push_back({&layout.find(shard.tensor), &shard});
   }
-  std::sort(placed.begin(), placed.end(), [](const PlacedPiece& a, const PlacedPiece& b) {
-    return std::pair(a.entry->begin, a.piece->first) < std::pair(b.entry->begin, b.piece->first);
+  std::sort(placed.begin(), placed.end(), [](const PlacedShard& a, const PlacedShard& b) {
+    return std::pair(a.entry->begin, a.shard->first) < std::pair(b.entry->begin, b.shard->first);
   });
   return placed;
 }
 
-void write_piece(SafetensorsWriter& writer, const TensorEntry& entry, const Piece& piece) {
-  PENSTOCK_CHECK(piece.flat.dim() == 1 && piece.flat.is_contiguous() &&
-                     dtype_of(piece.flat.scalar_type()) == entry.dtype,
+void write_shard(SafetensorsWriter& writer, const TensorEntry& entry, const TensorShard& shard) {
+  PENSTOCK_CHECK(shard.flat.dim() == 1 && shard.flat.is_contiguous() &&
+                     dtype_of(shard.flat.scalar_type()) == entry.dtype,
                  "a piece of ",
-                 piece.tensor,
+                 shard.tensor,
                  " that is not flat, or of another type than its file");
-  const size_t element = piece.flat.element_size();
+  const size_t element = shard.flat.element_size();
   std::vector<std::byte> staged;
-  by_parts(piece.flat, [&](int64_t first, const at::Tensor& part) {
+  by_parts(shard.flat, [&](int64_t first, const at::Tensor& part) {
     const void* data = nullptr;
     if (part.is_cpu()) {
       data = part.const_data_ptr();
@@ -87,7 +87,7 @@ void write_piece(SafetensorsWriter& writer, const TensorEntry& entry, const Piec
       at::from_blob(staged.data(), part.sizes(), part.scalar_type()).copy_(part);
       data = staged.data();
     }
-    writer.write(entry, static_cast<size_t>(piece.first + first) * element, data, part.nbytes());
+    writer.write(entry, static_cast<size_t>(shard.first + first) * element, data, part.nbytes());
   });
 }
 
@@ -127,17 +127,17 @@ void read_floats(const SafetensorsFile& file,
 }
 
 // Fills a piece with what `read` gives for its stretches.
-void fill(const Piece& piece,
+void fill(const TensorShard& shard,
           const std::function<void(int64_t first, std::span<float> out)>& read) {
-  check_piece(piece);
+  check_shard(shard);
   std::vector<float> staged;
-  by_parts(piece.flat, [&](int64_t first, const at::Tensor& part) {
+  by_parts(shard.flat, [&](int64_t first, const at::Tensor& part) {
     const auto count = static_cast<size_t>(part.numel());
     if (part.is_cpu()) {
-      read(piece.first + first, {part.data_ptr<float>(), count});
+      read(shard.first + first, {part.data_ptr<float>(), count});
     } else {
       staged.resize(count);
-      read(piece.first + first, staged);
+      read(shard.first + first, staged);
       at::Tensor(part).copy_(view_of(staged));
     }
   });
@@ -172,18 +172,18 @@ Dtype dtype_of(at::ScalarType type) {
   }
 }
 
-FileRecord write_pieces(const fs::path& folder,
+FileRecord write_shards(const fs::path& folder,
                         const std::string& name,
                         const SafetensorsLayout& layout,
-                        const std::vector<Piece>& pieces,
+                        const std::vector<TensorShard>& shards,
                         comm::Group& group) {
   const c10::NoGradGuard no_grad;
   const comm::What what = [&] { return cat("the end of writing ", name); };
   std::vector<Stretch> written;
   run_together(group, what, [&] {
     SafetensorsWriter writer(folder / name, layout);
-    for (const PlacedPiece& placed : in_order(layout, pieces)) {
-      write_piece(writer, *placed.entry, *placed.piece);
+    for (const PlacedShard& placed : in_order(layout, shards)) {
+      write_shard(writer, *placed.entry, *placed.shard);
     }
     writer.finish();
     written = writer.written();
@@ -214,19 +214,19 @@ const TensorEntry& require_tensor(const SafetensorsFile& file,
   return *entry;
 }
 
-void read_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces) {
+void read_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards) {
   const c10::NoGradGuard no_grad;
-  for (const Piece& piece : pieces) {
-    const TensorEntry& entry = require_tensor(file, piece.tensor, piece.shape);
-    fill(piece, [&](int64_t first, std::span<float> out) { read_floats(file, entry, first, out); });
+  for (const TensorShard& shard : shards) {
+    const TensorEntry& entry = require_tensor(file, shard.tensor, shard.shape);
+    fill(shard, [&](int64_t first, std::span<float> out) { read_floats(file, entry, first, out); });
   }
 }
 
-void read_exact_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces) {
+void read_exact_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards) {
   const c10::NoGradGuard no_grad;
-  for (const Piece& piece : pieces) {
-    const TensorEntry& entry = require_tensor(file, piece.tensor, piece.shape);
-    const at::ScalarType type = piece.flat.scalar_type();
+  for (const TensorShard& shard : shards) {
+    const TensorEntry& entry = require_tensor(file, shard.tensor, shard.shape);
+    const at::ScalarType type = shard.flat.scalar_type();
     if (entry.dtype != dtype_of(type)) {
       throw CheckpointError(cat(file.path().string(),
                                 ": tensor ",
@@ -236,9 +236,9 @@ void read_exact_pieces(const SafetensorsFile& file, const std::vector<Piece>& pi
                                 "; this model has it as ",
                                 dtype_name(dtype_of(type))));
     }
-    std::vector<std::byte> stored(piece.flat.nbytes());
-    file.read(entry, static_cast<size_t>(piece.first) * piece.flat.element_size(), stored);
-    at::Tensor(piece.flat).copy_(at::from_blob(stored.data(), piece.flat.sizes(), type));
+    std::vector<std::byte> stored(shard.flat.nbytes());
+    file.read(entry, static_cast<size_t>(shard.first) * shard.flat.element_size(), stored);
+    at::Tensor(shard.flat).copy_(at::from_blob(stored.data(), shard.flat.sizes(), type));
   }
 }
 
@@ -246,20 +246,20 @@ std::string replica_name(const std::string& tensor, int64_t replica) {
   return cat(tensor, ".", replica);
 }
 
-void name_by_replica(std::vector<Piece>& pieces, int64_t replica) {
-  for (Piece& piece : pieces) {
-    piece.tensor = replica_name(piece.tensor, replica);
+void name_by_replica(std::vector<TensorShard>& shards, int64_t replica) {
+  for (TensorShard& shard : shards) {
+    shard.tensor = replica_name(shard.tensor, replica);
   }
 }
 
-void read_mean(const SafetensorsFile& file, const Piece& piece, int64_t replicas) {
+void read_mean(const SafetensorsFile& file, const TensorShard& shard, int64_t replicas) {
   const c10::NoGradGuard no_grad;
   std::vector<const TensorEntry*> entries;
   for (int64_t replica = 0; replica < replicas; ++replica) {
-    entries.push_back(&require_tensor(file, replica_name(piece.tensor, replica), piece.shape));
+    entries.push_back(&require_tensor(file, replica_name(shard.tensor, replica), shard.shape));
   }
   std::vector<float> one;
-  fill(piece, [&](int64_t first, std::span<float> out) {
+  fill(shard, [&](int64_t first, std::span<float> out) {
     std::fill(out.begin(), out.end(), 0.0F);
     one.resize(out.size());
     for (const TensorEntry* entry : entries) {

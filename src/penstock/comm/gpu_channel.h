@@ -13,14 +13,14 @@
 namespace penstock::comm {
 
 // One end of a route. Belongs to the thread that runs its rank.
-class CardChannel {
+class GpuChannel {
  public:
   // The group and the stream must outlive it.
-  CardChannel(Group& group,
+  GpuChannel(Group& group,
               int32_t from,
               int32_t to,
               int64_t channel,
-              std::unique_ptr<CardLink> link,
+              std::unique_ptr<GpuLink> link,
               CUstream_st* stream);
 
   // Both ends call it before the first message, and ranks with several routes in one order. A link
@@ -40,13 +40,13 @@ class CardChannel {
   const int32_t from_;
   const int32_t to_;
   const int64_t channel_;
-  const std::unique_ptr<CardLink> link_;
+  const std::unique_ptr<GpuLink> link_;
   CUstream_st* const stream_;
 };
 
 // Throws ConfigError where ranks are threads or share a card, which NCCL does not link. `cards` has
 // a number for the card of each rank.
 void require_processes(const Group& group);
-void require_own_cards(std::span<const double> cards);
+void require_own_gpus(std::span<const double> cards);
 
 }  // namespace penstock::comm

@@ -19,7 +19,7 @@ class Group;
 
 namespace penstock::checkpoint {
 
-struct Piece {
+struct TensorShard {
   std::string tensor;
   std::vector<int64_t> shape;  // of the whole tensor
   int64_t first = 0;           // element of the tensor
@@ -30,10 +30,10 @@ struct Piece {
 // Fills the file folder/name, which is there as create_safetensors() makes it: each rank with its
 // pieces, at the same time, and durably. All ranks call it, and have the answer. InternalError
 // unless the pieces of all ranks are all the file's data, each element once.
-FileRecord write_pieces(const std::filesystem::path& folder,
+FileRecord write_shards(const std::filesystem::path& folder,
                         const std::string& name,
                         const SafetensorsLayout& layout,
-                        const std::vector<Piece>& pieces,
+                        const std::vector<TensorShard>& shards,
                         comm::Group& group);
 
 // Throws CheckpointError unless the file has the tensor, with this shape.
@@ -43,9 +43,9 @@ const TensorEntry& require_tensor(const SafetensorsFile& file,
 
 // Fills every piece; float32, float16 and bfloat16 are read, a few MiB at a time. Throws
 // CheckpointError when a tensor is missing or has another shape or type.
-void read_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces);
+void read_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards);
 // The same for pieces of any type, which the file must have as they are.
-void read_exact_pieces(const SafetensorsFile& file, const std::vector<Piece>& pieces);
+void read_exact_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards);
 
 // As files name a tensor's type. InternalError for those that they do not have.
 Dtype dtype_of(at::ScalarType type);
@@ -53,9 +53,9 @@ Dtype dtype_of(at::ScalarType type);
 // Of a tensor that each replica has its own values of: "<tensor>.<replica>".
 std::string replica_name(const std::string& tensor, int64_t replica);
 // Makes them pieces of that replica's tensors.
-void name_by_replica(std::vector<Piece>& pieces, int64_t replica);
+void name_by_replica(std::vector<TensorShard>& shards, int64_t replica);
 // Fills a piece with the mean of what so many replicas have of its tensor.
-void read_mean(const SafetensorsFile& file, const Piece& piece, int64_t replicas);
+void read_mean(const SafetensorsFile& file, const TensorShard& shard, int64_t replicas);
 
 // Whether two tensors of the file have the same bytes.
 bool have_same_data(const SafetensorsFile& file, const TensorEntry& a, const TensorEntry& b);

@@ -1,4 +1,4 @@
-#include "penstock/comm/card_channel.h"
+#include "penstock/comm/gpu_channel.h"
 
 #include <cstddef>
 #include <utility>
@@ -7,11 +7,11 @@
 
 namespace penstock::comm {
 
-CardChannel::CardChannel(Group& group,
+GpuChannel::GpuChannel(Group& group,
                          int32_t from,
                          int32_t to,
                          int64_t channel,
-                         std::unique_ptr<CardLink> link,
+                         std::unique_ptr<GpuLink> link,
                          CUstream_st* stream)
     : group_(group),
       from_(from),
@@ -20,7 +20,7 @@ CardChannel::CardChannel(Group& group,
       link_(std::move(link)),
       stream_(stream) {}
 
-void CardChannel::open(void* byte, const What& what) {
+void GpuChannel::open(void* byte, const What& what) {
   if (group_.rank() == from_) {
     link_->send(byte, 1, stream_, what);
   } else {
@@ -29,13 +29,13 @@ void CardChannel::open(void* byte, const What& what) {
 }
 
 // The word goes first: the peer puts its receive on a stream only when it has heard of the message.
-Ticket CardChannel::send(const void* data, const int64_t& bytes, const What& what) {
+Ticket GpuChannel::send(const void* data, const int64_t& bytes, const What& what) {
   Ticket ticket = group_.send(to_, channel_, &bytes, sizeof(bytes));
   link_->send(data, bytes, stream_, what);
   return ticket;
 }
 
-void CardChannel::receive(void* data, int64_t bytes, const What& what) {
+void GpuChannel::receive(void* data, int64_t bytes, const What& what) {
   int64_t sent = 0;
   group_.receive(from_, channel_, &sent, sizeof(sent), what);
   PENSTOCK_CHECK(sent == bytes, "rank ", from_, " sent ", sent, " bytes for ", bytes, ": ", what());
@@ -50,7 +50,7 @@ void require_processes(const Group& group) {
   }
 }
 
-void require_own_cards(std::span<const double> cards) {
+void require_own_gpus(std::span<const double> cards) {
   for (size_t i = 0; i < cards.size(); ++i) {
     for (size_t j = i + 1; j < cards.size(); ++j) {
       if (cards[i] == cards[j]) {

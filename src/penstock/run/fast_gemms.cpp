@@ -1,4 +1,4 @@
-#include "penstock/run/fast_products.h"
+#include "penstock/run/fast_gemms.h"
 
 #if defined(__x86_64__)
 // MKL asks this before it looks at what the processor can do; its own answer is no on all but
@@ -11,6 +11,6 @@ extern "C" int mkl_serv_intel_cpu_true() {
 namespace penstock::run {
 
 // A call is what brings the function above into the program.
-void use_fast_products() {}
+void use_fast_gemms() {}
 
 }  // namespace penstock::run

@@ -1,4 +1,4 @@
-#include "penstock/comm/card_channel.h"
+#include "penstock/comm/gpu_channel.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -34,7 +34,7 @@ struct FakeWire {
   bool waits_always = false;   // every send waits for its receive
 };
 
-class FakeLink final : public CardLink {
+class FakeLink final : public GpuLink {
  public:
   explicit FakeLink(FakeWire& wire) : wire_(wire) {}
 
@@ -69,20 +69,20 @@ class FakeLink final : public CardLink {
   FakeWire& wire_;
 };
 
-CardChannel make_channel(Group& group, FakeWire& wire) {
+GpuChannel make_channel(Group& group, FakeWire& wire) {
   return {group, /*from=*/0, /*to=*/1, /*channel=*/7, std::make_unique<FakeLink>(wire), nullptr};
 }
 
-int64_t receive_number(CardChannel& channel) {
+int64_t receive_number(GpuChannel& channel) {
   int64_t number = 0;
   channel.receive(&number, sizeof(number), words("a number"));
   return number;
 }
 
-TEST(CardChannel, SendsWaitForNobodyOnceItIsOpen) {
+TEST(GpuChannel, SendsWaitForNobodyOnceItIsOpen) {
   FakeWire wire;
   run_local(2, [&](Group& group) {
-    CardChannel channel = make_channel(group, wire);
+    GpuChannel channel = make_channel(group, wire);
     EXPECT_EQ(channel.peer(), 1 - group.rank());
     uint8_t byte = group.rank() == 0 ? 42 : 0;
     channel.open(&byte, words("the first byte"));
@@ -105,11 +105,11 @@ TEST(CardChannel, SendsWaitForNobodyOnceItIsOpen) {
 }
 
 // A receiver comes to the link only when it has heard of the message.
-TEST(CardChannel, TellsOfAMessageBeforeItGoesOverTheLink) {
+TEST(GpuChannel, TellsOfAMessageBeforeItGoesOverTheLink) {
   FakeWire wire;
   wire.waits_always = true;
   run_local(2, [&](Group& group) {
-    CardChannel channel = make_channel(group, wire);
+    GpuChannel channel = make_channel(group, wire);
     if (group.rank() == 0) {
       const int64_t number = 9, bytes = sizeof(number);
       Ticket ticket = channel.send(&number, bytes, words("a send"));
@@ -120,12 +120,12 @@ TEST(CardChannel, TellsOfAMessageBeforeItGoesOverTheLink) {
   });
 }
 
-TEST(CardChannel, RefusesAMessageOfAnotherSize) {
+TEST(GpuChannel, RefusesAMessageOfAnotherSize) {
   FakeWire wire;
   std::string line;
   try {
     run_local(2, [&](Group& group) {
-      CardChannel channel = make_channel(group, wire);
+      GpuChannel channel = make_channel(group, wire);
       uint8_t byte = 0;
       channel.open(&byte, words("the first byte"));
       if (group.rank() == 0) {
@@ -151,16 +151,16 @@ std::string config_error(const std::function<void()>& work) {
   return "";
 }
 
-TEST(CardChannel, IsNotForRanksThatShareACard) {
-  EXPECT_EQ(config_error([] { require_own_cards(std::vector<double>{4, 5, 6}); }), "");
+TEST(GpuChannel, IsNotForRanksThatShareAGpu) {
+  EXPECT_EQ(config_error([] { require_own_gpus(std::vector<double>{4, 5, 6}); }), "");
   EXPECT_EQ(config_error([] {
-              require_own_cards(std::vector<double>{4, 5, 4});
+              require_own_gpus(std::vector<double>{4, 5, 4});
             }),
             "run.links = \"nccl\" needs a GPU for each rank, and ranks 0 and 2 share one; start as "
             "many ranks on a machine as it has GPUs, or try run.links = \"auto\"");
 }
 
-TEST(CardChannel, IsNotForThreads) {
+TEST(GpuChannel, IsNotForThreads) {
   run_local(2, [](Group& group) {
     EXPECT_EQ(config_error([&] { require_processes(group); }),
               "run.links = \"nccl\" links ranks that are processes, and these are threads of one; "

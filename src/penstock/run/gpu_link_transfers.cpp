@@ -13,7 +13,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
-#include "penstock/comm/card_channel.h"
+#include "penstock/comm/gpu_channel.h"
 #include "penstock/comm/nccl.h"
 #include "penstock/comm/wait.h"
 #include "penstock/device/gpu_context.h"
@@ -27,7 +27,7 @@ namespace {
 
 // A number for the card of this rank, the same for all that share it and for no others; as a
 // double, which is what ranks can gather.
-double card_number(const device::Device& device) {
+double gpu_number(const device::Device& device) {
   cudaDeviceProp properties{};
   PENSTOCK_CUDA(cudaGetDeviceProperties(&properties, device.where.index()));
   std::string name(256, '\0');
@@ -49,7 +49,7 @@ class OwnStream {
   gpu::Stream stream_ = nullptr;
 };
 
-class SentByCard final : public Sent {
+class SentByGpu final : public Sent {
  public:
   int64_t bytes = 0;  // the word that goes with it
   gpu::Event is_sent;
@@ -58,9 +58,9 @@ class SentByCard final : public Sent {
 
 // Every rank has a card of its own. Routes go from GPU to GPU, each on a link and a stream of its
 // own: channels do not hold up each other.
-class CardTransfers final : public Transfers {
+class LinkTransfers final : public Transfers {
  public:
-  CardTransfers(comm::Group& group, const device::Device& device, const std::vector<Route>& routes)
+  LinkTransfers(comm::Group& group, const device::Device& device, const std::vector<Route>& routes)
       : group_(group), device_(device) {
     const at::Tensor byte = at::zeros({1}, at::TensorOptions(device.where).dtype(at::kByte));
     device.gpu->wait();
@@ -76,7 +76,7 @@ class CardTransfers final : public Transfers {
     gpu::Event is_made;
     is_made.record(device_.gpu->compute());
     is_made.hold_up(link.stream->get());
-    auto sent = std::make_unique<SentByCard>();
+    auto sent = std::make_unique<SentByGpu>();
     sent->bytes = static_cast<int64_t>(tensor.nbytes());
     sent->ticket = link.cards->send(
         tensor.const_data_ptr(), sent->bytes, [&] { return cat("a send to rank ", peer); });
@@ -85,7 +85,7 @@ class CardTransfers final : public Transfers {
   }
 
   void wait(Sent& sent, const comm::What& what) override {
-    auto& mine = static_cast<SentByCard&>(sent);
+    auto& mine = static_cast<SentByGpu&>(sent);
     group_.wait(mine.ticket, what);
     mine.is_sent.hold_up(device_.gpu->compute());
   }
@@ -106,19 +106,19 @@ class CardTransfers final : public Transfers {
  private:
   struct Link {
     std::unique_ptr<OwnStream> stream;
-    std::unique_ptr<comm::CardChannel> cards;
+    std::unique_ptr<comm::GpuChannel> cards;
   };
 
   // Called in the same order at both ends, and by ranks with several routes in the order of all.
   void connect(const Route& route, const at::Tensor& byte) {
     Link& link = links_[route];
     link.stream = std::make_unique<OwnStream>();
-    link.cards = std::make_unique<comm::CardChannel>(
+    link.cards = std::make_unique<comm::GpuChannel>(
         group_,
         route.from,
         route.to,
         route.channel,
-        comm::connect_cards(group_, route.from, route.to, route.channel),
+        comm::connect_gpus(group_, route.from, route.to, route.channel),
         link.stream->get());
     const comm::What what = [&] {
       return cat("the first byte between the GPUs of ranks ", route.from, " and ", route.to);
@@ -167,11 +167,11 @@ std::unique_ptr<Transfers> make_transfers(comm::Group& group,
   if (!device.gpu->options().uses_nccl) {
     return make_gpu_transfers(group, device);
   }
-  const double card = card_number(device);
+  const double card = gpu_number(device);
   const std::vector<double> cards =
       group.all_gather(std::span(&card, 1), [] { return std::string("which GPU each rank has"); });
-  comm::require_own_cards(cards);
-  return std::make_unique<CardTransfers>(group, device, routes);
+  comm::require_own_gpus(cards);
+  return std::make_unique<LinkTransfers>(group, device, routes);
 }
 
 }  // namespace penstock::run

@@ -1,4 +1,4 @@
-#include "penstock/checkpoint/rank_pieces.h"
+#include "penstock/checkpoint/rank_shards.h"
 
 #include <algorithm>
 #include <iterator>
@@ -77,21 +77,21 @@ bool is_replicated(const optim::StateBuffer& buffer, const model::Parameters& pa
   return buffer.is_per_parameter || parameters.shard() == program::Shard::None;
 }
 
-std::vector<Piece> pieces_of(const optim::StateBuffer& buffer,
+std::vector<TensorShard> shards_of(const optim::StateBuffer& buffer,
                              const model::Parameters& parameters,
                              const std::vector<Segment>& segments) {
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
   for (const Segment& segment : segments) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
-    pieces.push_back({state_name(spec, buffer),
+    shards.push_back({state_name(spec, buffer),
                       state_shape(spec, buffer),
                       segment.first,
                       buffer.flat.narrow(0, segment.offset, segment.count)});
   }
-  return pieces;
+  return shards;
 }
 
-void move_to_end(std::vector<Piece>& all, std::vector<Piece>&& more) {
+void move_to_end(std::vector<TensorShard>& all, std::vector<TensorShard>&& more) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
@@ -131,40 +131,40 @@ bool has_replica_state(const optim::Optimizer& optimizer) {
                      [](const optim::StateBuffer& buffer) { return buffer.is_per_replica; });
 }
 
-std::vector<Piece> weight_pieces(const model::Parameters& parameters) {
-  std::vector<Piece> pieces;
+std::vector<TensorShard> weight_shards(const model::Parameters& parameters) {
+  std::vector<TensorShard> shards;
   for (const Segment& segment : parameters.segments()) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
-    pieces.push_back({spec.name, spec.shape, segment.first, parameters.own_weights(segment)});
+    shards.push_back({spec.name, spec.shape, segment.first, parameters.own_weights(segment)});
   }
-  return pieces;
+  return shards;
 }
 
-std::vector<Piece> state_pieces(const model::Parameters& parameters,
+std::vector<TensorShard> state_shards(const model::Parameters& parameters,
                                 const optim::Optimizer& optimizer) {
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     if (!buffer.is_per_replica) {
-      move_to_end(pieces, pieces_of(buffer, parameters, segments_of(buffer, parameters, false)));
+      move_to_end(shards, shards_of(buffer, parameters, segments_of(buffer, parameters, false)));
     }
   }
-  return pieces;
+  return shards;
 }
 
-std::vector<Piece> replica_state_pieces(const model::Parameters& parameters,
+std::vector<TensorShard> replica_state_shards(const model::Parameters& parameters,
                                         const optim::Optimizer& optimizer) {
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     if (buffer.is_per_replica) {
-      move_to_end(pieces, pieces_of(buffer, parameters, segments_of(buffer, parameters, false)));
+      move_to_end(shards, shards_of(buffer, parameters, segments_of(buffer, parameters, false)));
     }
   }
-  return pieces;
+  return shards;
 }
 
-std::vector<Piece> weights_to_write(const model::Parameters& parameters,
+std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
                                     const std::set<std::string>& left_out) {
-  std::vector<Piece> pieces;
+  std::vector<TensorShard> shards;
   for (const Segment& segment : parameters.segments()) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
     if (left_out.contains(spec.name)) {
@@ -172,19 +172,19 @@ std::vector<Piece> weights_to_write(const model::Parameters& parameters,
     }
     const bool has_all = parameters.shard() == program::Shard::None;
     const Segment part = has_all ? own_part(segment, parameters) : segment;
-    pieces.push_back(
+    shards.push_back(
         {spec.name,
          spec.shape,
          part.first,
          parameters.own_weights(segment).narrow(0, part.first - segment.first, part.count)});
   }
-  return pieces;
+  return shards;
 }
 
-std::vector<Piece> state_to_write(const model::Parameters& parameters,
+std::vector<TensorShard> state_to_write(const model::Parameters& parameters,
                                   const optim::Optimizer& optimizer,
                                   const std::set<std::string>& left_out) {
-  std::vector<Piece> all;
+  std::vector<TensorShard> all;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     std::vector<Segment> segments = segments_of(buffer, parameters, true);
     std::erase_if(segments, [&](const Segment& segment) {
@@ -195,11 +195,11 @@ std::vector<Piece> state_to_write(const model::Parameters& parameters,
         segment = own_part(segment, parameters);
       }
     }
-    std::vector<Piece> pieces = pieces_of(buffer, parameters, segments);
+    std::vector<TensorShard> shards = shards_of(buffer, parameters, segments);
     if (buffer.is_per_replica) {
-      name_by_replica(pieces, parameters.replica());
+      name_by_replica(shards, parameters.replica());
     }
-    move_to_end(all, std::move(pieces));
+    move_to_end(all, std::move(shards));
   }
   return all;
 }
@@ -214,17 +214,17 @@ std::vector<TensorSpec> layer_state_specs(const model::Chain& chain) {
   return specs;
 }
 
-std::vector<Piece> layer_state_pieces(const model::Parameters& parameters) {
-  std::vector<Piece> pieces;
+std::vector<TensorShard> layer_state_shards(const model::Parameters& parameters) {
+  std::vector<TensorShard> shards;
   for (const model::Parameters::StateTensors& state : parameters.states()) {
     for (size_t i = 0; i < state.names.size(); ++i) {
-      pieces.push_back({state.names[i],
+      shards.push_back({state.names[i],
                         state.current[i].sizes().vec(),
                         /*first=*/0,
                         state.current[i].view({-1})});
     }
   }
-  return pieces;
+  return shards;
 }
 
 }  // namespace penstock::checkpoint

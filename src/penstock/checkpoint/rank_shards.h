@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/pieces.h"
+#include "penstock/checkpoint/tensor_shards.h"
 #include "penstock/checkpoint/safetensors_writer.h"
 #include "penstock/model/chain.h"
 
@@ -33,23 +33,23 @@ bool has_replica_state(const optim::Optimizer& optimizer);
 // Those of layers.safetensors: the state of all layers of the chain.
 std::vector<TensorSpec> layer_state_specs(const model::Chain& chain);
 // Of the layers that a rank has, whole.
-std::vector<Piece> layer_state_pieces(const model::Parameters& parameters);
+std::vector<TensorShard> layer_state_shards(const model::Parameters& parameters);
 
 // What a rank is to read.
-std::vector<Piece> weight_pieces(const model::Parameters& parameters);
-std::vector<Piece> state_pieces(const model::Parameters& parameters,
+std::vector<TensorShard> weight_shards(const model::Parameters& parameters);
+std::vector<TensorShard> state_shards(const model::Parameters& parameters,
                                 const optim::Optimizer& optimizer);
 // Of state that each replica has its own values of: the tensor is called "<parameter>.<buffer>",
 // and replica_name() gives that of one replica.
-std::vector<Piece> replica_state_pieces(const model::Parameters& parameters,
+std::vector<TensorShard> replica_state_shards(const model::Parameters& parameters,
                                         const optim::Optimizer& optimizer);
 
 // What a rank is to write. All ranks together write each element once: replicas that have the same
 // elements share them, and of a parameter that several ranks of a pipeline have one writes.
 // `left_out`: parameters that another rank of the pipeline writes.
-std::vector<Piece> weights_to_write(const model::Parameters& parameters,
+std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
                                     const std::set<std::string>& left_out);
-std::vector<Piece> state_to_write(const model::Parameters& parameters,
+std::vector<TensorShard> state_to_write(const model::Parameters& parameters,
                                   const optim::Optimizer& optimizer,
                                   const std::set<std::string>& left_out);
 

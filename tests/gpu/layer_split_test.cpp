@@ -11,7 +11,7 @@ using test::LayerBench;
 using test::LayerCase;
 using test::occupied;
 
-class GpuLayerHalves : public test::OnGpu<testing::TestWithParam<LayerCase>> {};
+class GpuLayerSplit : public test::OnGpu<testing::TestWithParam<LayerCase>> {};
 
 // Other samples, other input, other gradient.
 void take_next_micro_batch(LayerBench& bench) {
@@ -22,10 +22,10 @@ void take_next_micro_batch(LayerBench& bench) {
 
 Tensors backward_input(LayerBench& bench,
                        WeightWork& work,
-                       int32_t way = 0,
+                       int32_t mode = 0,
                        bool without_output = false,
                        std::span<const uint8_t> fresh = {}) {
-  Saved saved{.way = way, .without_output = without_output};
+  Saved saved{.mode = mode, .without_output = without_output};
   bench.forward(&saved);
   return bench.layer->backward_input(bench.weights,
                                      Gradients(bench.gradients, fresh),
@@ -64,22 +64,22 @@ void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std
 
 // Two micro-batches, the second's input half before the first's weight half; the first begins the
 // gradients.
-TEST_P(GpuLayerHalves, GiveTheBitsOfTheWholeInEveryWay) {
+TEST_P(GpuLayerSplit, GiveTheBitsOfTheWholeInEveryWay) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
-  const int32_t ways = LayerBench(GetParam(), device).ways();
-  for (int32_t way = 0; way < ways; ++way) {
+  const int32_t modes = LayerBench(GetParam(), device).save_modes();
+  for (int32_t mode = 0; mode < modes; ++mode) {
     for (const bool without_output : {false, true}) {
-      SCOPED_TRACE(cat("way ", way, without_output ? " without output" : ""));
+      SCOPED_TRACE(cat("way ", mode, without_output ? " without output" : ""));
       LayerBench whole(GetParam(), device), halves(GetParam(), device);
-      const Tensors first = whole.backward(way, without_output, begin_gradients(whole));
+      const Tensors first = whole.backward(mode, without_output, begin_gradients(whole));
       take_next_micro_batch(whole);
-      const Tensors second = whole.backward(way, without_output);
+      const Tensors second = whole.backward(mode, without_output);
 
       WeightWork first_work, second_work;
       const std::vector<uint8_t> fresh = begin_gradients(halves);
-      const Tensors first_half = backward_input(halves, first_work, way, without_output, fresh);
+      const Tensors first_half = backward_input(halves, first_work, mode, without_output, fresh);
       take_next_micro_batch(halves);
-      const Tensors second_half = backward_input(halves, second_work, way, without_output);
+      const Tensors second_half = backward_input(halves, second_work, mode, without_output);
       backward_weight(halves, std::move(first_work));
       backward_weight(halves, std::move(second_work));
 
@@ -92,7 +92,7 @@ TEST_P(GpuLayerHalves, GiveTheBitsOfTheWholeInEveryWay) {
   }
 }
 
-TEST_P(GpuLayerHalves, LeaveTheMatricesToTheSecond) {
+TEST_P(GpuLayerSplit, LeaveTheMatricesToTheSecond) {
   for (const bool is_deterministic : {false, true}) {
     LayerBench bench(GetParam(), gpu(is_deterministic));
     WeightWork work;
@@ -106,7 +106,7 @@ TEST_P(GpuLayerHalves, LeaveTheMatricesToTheSecond) {
   }
 }
 
-TEST_P(GpuLayerHalves, HoldWhatTheMatricesNeedAlone) {
+TEST_P(GpuLayerSplit, HoldWhatTheMatricesNeedAlone) {
   const LayerCase& one = GetParam();
   LayerBench bench(one, gpu(/*is_deterministic=*/true));
   bench.backward();  // whatever is made once is made now
@@ -122,11 +122,11 @@ TEST_P(GpuLayerHalves, HoldWhatTheMatricesNeedAlone) {
                            : one.part == "llama_attention"
                                ? 2 * bytes(shape.width) + bytes(qkv)
                                : bytes(shape.width) + 3 * bytes(shape.hidden);
-  for (int32_t way = 0; way < bench.ways(); ++way) {
-    SCOPED_TRACE(bench.layer->ways()[static_cast<size_t>(way)].name);
+  for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
+    SCOPED_TRACE(bench.layer->save_modes()[static_cast<size_t>(mode)].name);
     const int64_t before = bench.held();
     WeightWork work;
-    backward_input(bench, work, way);
+    backward_input(bench, work, mode);
     EXPECT_EQ(bench.held() - before, expected);
     backward_weight(bench, std::move(work));
     EXPECT_EQ(bench.held(), before);
@@ -134,7 +134,7 @@ TEST_P(GpuLayerHalves, HoldWhatTheMatricesNeedAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
-                         GpuLayerHalves,
+                         GpuLayerSplit,
                          testing::ValuesIn(test::llama_layer_cases()),
                          test::case_name);
 
