@@ -199,16 +199,17 @@ SECONDS = {"forward_s": 1e-4, "keeping_forward_s": 1e-4, "recompute_s": 1e-4, "b
            "backward_input_s": 1e-4, "backward_weight_s": 1e-4, "seconds": 1e-4, "clear_s": 1e-5, "step_s": 1e-4}
 
 
-def with_fixed_seconds(node, way=0):
-    """A cost table with the bytes that were measured, and seconds that make the same plan whenever that was. A way of
-    keeping that holds less has a longer backward."""
+def with_fixed_seconds(node, mode=0):
+    """A cost table with the bytes that were measured, and seconds that make the same plan whenever that was. A save
+    mode that holds less has a longer backward."""
     if not isinstance(node, dict):
         return node
     fixed = {key: SECONDS.get(key, value) for key, value in node.items()}
-    if way > 0:
-        fixed["backward_s"] += 2e-5 * way
+    if mode > 0:
+        fixed["backward_s"] += 2e-5 * mode
     fixed["layers"] = [with_fixed_seconds(layer) for layer in node.get("layers", [])]
-    fixed["other_save_modes"] = [with_fixed_seconds(other, i) for i, other in enumerate(node.get("other_save_modes", []), start=1)]
+    for others in ("other_save_modes", "other_ways"):  # the latter in tables of earlier commits
+        fixed[others] = [with_fixed_seconds(other, i) for i, other in enumerate(node.get(others, []), start=1)]
     fixed["loss"] = with_fixed_seconds(node.get("loss"))
     return {key: value for key, value in fixed.items() if key in node}
 
