@@ -33,7 +33,7 @@ double require_time(const std::optional<double>& time, const char* name) {
 plan::BareTimes times_of(const BareScheduleArguments& arguments) {
   if (arguments.backward && (arguments.backward_input || arguments.backward_weight)) {
     throw ConfigError(
-        "--backward is both halves at once; give it, or --backward-input and "
+        "--backward is the input and the weight gradient at once; give it, or --backward-input and "
         "--backward-weight");
   }
   const std::pair<const char*, std::optional<double>> all[] = {
@@ -106,7 +106,7 @@ void add_bare_schedule_arguments(CLI::App& command, BareScheduleArguments& argum
   add_time("--backward-input", arguments.backward_input, "likewise, the gradient of its input");
   add_time(
       "--backward-weight", arguments.backward_weight, "likewise, the gradients of its weights");
-  add_time("--backward", arguments.backward, "instead of both, in equal halves");
+  add_time("--backward", arguments.backward, "instead of both, half of it for each");
   add_time("--transfer", arguments.transfer, "latency of a message between ranks");
 }
 

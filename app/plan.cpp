@@ -30,8 +30,8 @@ ordered_json operations_json(const plan::CostTable& costs, const plan::Operation
     const bool keeps = operation.kind == plan::OperationKind::ForwardAll;
     if (keeps && costs.layers[static_cast<size_t>(operation.layer)].modes.size() > 1) {
       item["save_mode"] = costs.layers[static_cast<size_t>(operation.layer)]
-                        .modes[static_cast<size_t>(operation.mode)]
-                        .name;
+                              .modes[static_cast<size_t>(operation.mode)]
+                              .name;
     }
     list.push_back(std::move(item));
   }

@@ -433,7 +433,7 @@ class Bench:
         return json.loads(answer)
 
 
-# layers, width, heads, context, vocabulary, batch, threads: large enough for products to matter.
+# layers, width, heads, context, vocabulary, batch, threads: large enough for GEMMs to matter.
 SHAPE = (4, 128, 4, 128, 256, 4, 1)
 TURN = 10  # steps
 

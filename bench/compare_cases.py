@@ -137,7 +137,7 @@ def data_parallel():
         *(Case(f"data2-{shard}-{tied}", replicas(2, shard) | extra,
                is_timed=tied == "tied" and shard in ("none", "parameters"))
           for shard in SHARDS for tied, extra in (("tied", {}), ("untied", UNTIED))),
-        # Pieces of unequal length.
+        # Shards of unequal length.
         *(Case(f"data3-{shard}", replicas(3, shard) | {"train.batch": 12}) for shard in SHARDS),
         *(Case(f"data4-{shard}", replicas(4, shard)) for shard in SHARDS),
         *(Case(f"data2-{shard}-micro2", replicas(2, shard) | {"plan.micro_batches": 2}) for shard in SHARDS),

@@ -101,7 +101,7 @@ def ratio(a, b):
 
 def limit_table(rows, levers):
     heading = ["limit GiB", "peak GiB", "predicted", "ratio", "reserved", "tokens/s", "step ms", "predicted", "ratio",
-               "forwards again", "PyTorch with no less memory", "its tokens/s", "ours over it"]
+               "recomputed forwards", "PyTorch with no less memory", "its tokens/s", "ours over it"]
     cells = []
     for row in rows:
         lever = lever_with_no_less(row, levers)

@@ -67,7 +67,8 @@ def overhead(penstock, turns):
 
 
 def table(rows):
-    lines = ["| limit MiB | predicted peak | measured peak | forwards again | predicted step | measured step | ratio |",
+    lines = ["| limit MiB | predicted peak | measured peak | recomputed forwards | predicted step | measured step "
+             "| ratio |",
              "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
         limit = f"{row['limit'] / MIB:.1f}" if row["limit"] else "none"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A pipeline under a limit: one recomputation for all micro-batches of a stage (rotor-uniform) next to one for each
-(rotor). Both are planned with the same measured costs and run in turns. Prints forwards that run again, the simulated and
-the measured step, and peaks; fails where a peak is above the limit or more than 3 % from its prediction, or where rotor
-does not run fewer forwards, or is not faster in both.
+(rotor). Both are planned with the same measured costs and run in turns. Prints recomputed forwards, the simulated and
+the measured step, and peaks; fails where a peak is above the limit or more than 3 % from its prediction, or where
+rotor does not recompute fewer forwards, or is not faster in both.
 
     bench/pipeline_slots.py [--penstock build/release/app/penstock] [--cases gpipe:2:100MiB,1f1b:4:64MiB] [--rounds 3]
 
@@ -52,7 +52,7 @@ def check(what, plans, trained):
                 wrong.append(f"{what}, {way}: a peak of {peak} bytes, predicted {predicted}")
     uniform, apart = (plans[way] for way in WAYS)
     if apart["recomputed_forwards"] >= uniform["recomputed_forwards"]:
-        wrong.append(f"{what}: rotor runs no fewer forwards again")
+        wrong.append(f"{what}: rotor recomputes no fewer forwards")
     if apart["step_s"] >= uniform["step_s"]:
         wrong.append(f"{what}: rotor's simulated step is not shorter")
     if step(trained["rotor"]) >= step(trained["rotor-uniform"]):
@@ -72,7 +72,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="steps of a run; the first does not count")
     a = parser.parse_args()
     wrong = []
-    print("| schedule | ranks | limit | recompute | forwards again | simulated s | measured s (of each round) | "
+    print("| schedule | ranks | limit | recompute | recomputed forwards | simulated s | measured s (of each round) | "
           "measured / predicted peaks |")
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:

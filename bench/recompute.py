@@ -40,7 +40,7 @@ def say(text):
 @dataclasses.dataclass(frozen=True)
 class Lever:
     name: str
-    recomputed: int | None  # blocks that are run again; None where that is no measure
+    recomputed: int | None  # recomputed blocks; None where that is no measure
     run: Callable  # (blocks, x) -> x
 
 
@@ -90,9 +90,9 @@ def make_levers(layers, more):
         levers += [Lever(f"nested halves {count}", None, nested(count, halves)) for count in divisors[1:]]
         aten = torch.ops.aten
         attention = [aten._scaled_dot_product_flash_attention_for_cpu.default]
-        products = [aten.mm.default, aten.addmm.default]
+        gemms = [aten.mm.default, aten.addmm.default]
         levers.append(Lever("keep attention", None, selective(attention)))
-        levers.append(Lever("keep products", None, selective(attention + products)))
+        levers.append(Lever("keep GEMMs", None, selective(attention + gemms)))
     return {lever.name: lever for lever in levers}
 
 
@@ -140,7 +140,7 @@ def check_peak_meter():
         del b, c
 
     # A linear layer of which input, output gradient and weight gradient are there: its output (held to the end) and,
-    # in the backward, the product that is added to the weight gradient.
+    # in the backward, the matmul's result that is added to the weight gradient.
     rows, inner, outer = 1000, 300, 500
     layer = torch.nn.Linear(inner, outer, bias=False)
     layer.weight.grad = torch.zeros_like(layer.weight)
@@ -289,7 +289,7 @@ def measure_levers(pytorch, levers):
 
 
 def undominated(rows):
-    """Without those that another beats in bytes or in blocks run again while being no worse in the other."""
+    """Without those that another beats in bytes or in recomputed blocks while being no worse in the other."""
 
     def beats(one, other):
         if None in (one["recomputed"], other["recomputed"]):
@@ -301,7 +301,7 @@ def undominated(rows):
 
 
 def lowest(rows, prefix=""):
-    """That of the lowest peak; of equal ones the first, which runs fewer blocks again."""
+    """That of the lowest peak; of equal ones the first, which recomputes fewer blocks."""
     return min((row for row in rows if row["lever"].startswith(prefix)), key=lambda row: row["peak"])
 
 
@@ -391,7 +391,7 @@ def print_result(a, result):
 
     if a.peaks_only or not a.markdown:
         rows = result["levers"] if a.peaks_only else undominated(result["levers"])
-        print_table(a.markdown, ["PyTorch checkpoints", "blocks run again", "activation peak, MiB",
+        print_table(a.markdown, ["PyTorch checkpoints", "recomputed blocks", "activation peak, MiB",
                                  "with gradients, MiB", "with gradients freed between steps, MiB"],
                     [[describe(a, row["lever"]), str(row["recomputed"] if row["recomputed"] is not None else "-"),
                       *(f"{value / MIB:.2f}" for value in (row["peak"], row["peak"] + result["gradient_bytes"],
@@ -442,7 +442,7 @@ def main():
                         "the segments that no other beats")
     parser.add_argument("--more", action="store_true", help="against nested and selective checkpointing too")
     parser.add_argument("--free-gradients", action="store_true", help="time PyTorch with gradients freed between steps")
-    parser.add_argument("--fast-products", action="store_true", help="PyTorch with the AVX-512 products of MKL, which "
+    parser.add_argument("--fast-gemms", action="store_true", help="PyTorch with the AVX-512 GEMMs of MKL, which "
                         "it leaves aside on processors that are not Intel's")
     parser.add_argument("--peaks-only", action="store_true", help="PyTorch's activation peaks, without Penstock")
     parser.add_argument("--json", action="store_true")

@@ -29,10 +29,10 @@ plan::CostTable random_chain(int layers) {
                           .forward_s = forward,
                           .forward_extra_bytes = draw(0, 3'000'000)};
     layer.modes = {{.forward_s = forward,
-                   .backward_s = static_cast<double>(draw(20, 220)) / 10,
-                   .saved_bytes = output + draw(0, 40'000'000),
-                   .backward_extra_bytes = draw(0, 3'000'000),
-                   .recompute_s = forward}};
+                    .backward_s = static_cast<double>(draw(20, 220)) / 10,
+                    .saved_bytes = output + draw(0, 40'000'000),
+                    .backward_extra_bytes = draw(0, 3'000'000),
+                    .recompute_s = forward}};
     table.layers.push_back(layer);
     input = output;
   }

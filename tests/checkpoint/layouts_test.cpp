@@ -69,7 +69,7 @@ const std::vector<Layout> kLayouts{{1, 1, Shard::None},
                                    {2, 3, Shard::Parameters, at::kBFloat16},
                                    {1, 2, Shard::Optimizer, at::kBFloat16}};
 
-// Wide enough that every replica has a piece of something, and none of something else.
+// Wide enough that every replica has a shard of something, and none of something else.
 config::Recipe test_recipe(const fs::path& out) {
   config::Recipe recipe;
   recipe.model = {

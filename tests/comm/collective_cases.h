@@ -1,4 +1,4 @@
-// Every collective by every algorithm against a plain sum, over odd sizes and uneven pieces; the
+// Every collective by every algorithm against a plain sum, over odd sizes and uneven chunks; the
 // same for ranks that are threads and ranks that are processes.
 #pragma once
 

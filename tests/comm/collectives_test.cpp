@@ -126,7 +126,7 @@ TEST(Collectives, HaveNamesThatAreReadBack) {
   EXPECT_EQ(parse_algorithm("rings"), std::nullopt);
 }
 
-TEST(Collectives, CutEvenlyWithTheLongerPiecesFirst) {
+TEST(Collectives, CutEvenlyWithTheLongerChunksFirst) {
   EXPECT_EQ(even_cuts(7, 3), (std::vector<int64_t>{0, 3, 5, 7}));
   EXPECT_EQ(even_cuts(1, 3), (std::vector<int64_t>{0, 1, 1, 1}));
   EXPECT_EQ(even_cuts(0, 2), (std::vector<int64_t>{0, 0, 0}));

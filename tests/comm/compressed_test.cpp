@@ -251,7 +251,7 @@ TEST(CompressedReduce, OfOneRankTakesTheErrorsAndSendsNothing) {
   });
 }
 
-TEST(CompressedReduce, JoinsWhatRanksHavePiecesOf) {
+TEST(CompressedReduce, JoinsWhatRanksHaveShardsOf) {
   for (int32_t ranks = 1; ranks <= 5; ++ranks) {
     for (const size_t size : {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, size_t{4099}}) {
       run_local(ranks, [&](Group& group) {
@@ -264,7 +264,7 @@ TEST(CompressedReduce, JoinsWhatRanksHavePiecesOf) {
             bytes[i] = expected[i];
           }
         }
-        reduce.join(bytes, words("pieces"));
+        reduce.join(bytes, words("shards"));
         EXPECT_EQ(bytes, expected) << ranks << " ranks, " << size << " bytes";
       });
     }

@@ -259,9 +259,9 @@ TEST(Validate, OneBitOptimizersNeedWholeGradients) {
   for (const std::string shard : {"gradients", "parameters"}) {
     recipe.plan.shard = shard;
     EXPECT_EQ(validation_error(recipe),
-              "train.optimizer = \"onebit-lamb\" sends signs of what every replica makes of its "
-              "whole gradient, and plan.shard = \"" +
-                  shard + "\" leaves it only a piece; try plan.shard = \"optimizer\"");
+              "train.optimizer = \"onebit-lamb\" compresses to 1 bit what every replica makes of "
+              "its whole gradient, and plan.shard = \"" +
+                  shard + "\" leaves it only a shard; try plan.shard = \"optimizer\"");
   }
 }
 
@@ -273,7 +273,7 @@ TEST(Validate, LocalStepsNeedWholeWeights) {
   EXPECT_EQ(validation_error(recipe),
             "train.optimizer = \"zeroone-adam\" with train.local_step_clipper = 16 lets every "
             "replica move all weights by itself, and with plan.shard = \"optimizer\" it moves a "
-            "piece; set train.local_step_clipper = 1, or plan.shard = \"none\"");
+            "shard; set train.local_step_clipper = 1, or plan.shard = \"none\"");
   recipe.train.local_step_clipper = 1;
   EXPECT_NO_THROW(validate(recipe));
 }

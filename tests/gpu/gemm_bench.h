@@ -1,4 +1,4 @@
-// One matrix product with its reference in float64. What lies between rows is NaN in the operands,
+// One GEMM with its reference in float64. What lies between rows is NaN in the operands,
 // so that reading it shows, and must stay as it was in the result.
 #pragma once
 
@@ -89,7 +89,7 @@ inline double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner;
 }
 
-// The inputs of one product, what must come out, and where it comes out.
+// The inputs of one GEMM, what must come out, and where it comes out.
 class Bench {
  public:
   Bench(const Product& given, Random& random)

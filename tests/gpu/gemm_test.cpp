@@ -96,7 +96,7 @@ TEST_F(GemmTest, LeavesWhatLiesBetweenRowsAlone) {
   }
 }
 
-// The head's three products: an odd vocabulary in rows that begin at multiples of 64.
+// The head's three GEMMs: an odd vocabulary in rows that begin at multiples of 64.
 TEST_F(GemmTest, TakesAnOddVocabularyInEveryPlace) {
   for (const Type type : kAllTypes) {
     expect_right({.type = type,

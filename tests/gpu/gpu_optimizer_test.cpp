@@ -14,7 +14,7 @@ namespace {
 
 using test::gpu;
 
-// The table has more elements than one piece of work.
+// The table has more elements than one chunk of an update.
 constexpr model::Gpt2Shape kShape{
     .layers = 1, .width = 64, .heads = 4, .context = 32, .vocabulary = 1100};
 

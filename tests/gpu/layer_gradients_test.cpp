@@ -110,7 +110,7 @@ class GpuLayerGradients : public test::OnGpu<testing::TestWithParam<LayerCase>> 
 
 }  // namespace
 
-TEST_P(GpuLayerGradients, MatchAFloat64ReferenceInEveryWay) {
+TEST_P(GpuLayerGradients, MatchAFloat64ReferenceInEverySaveMode) {
   for (const bool is_deterministic : {false, true}) {
     SCOPED_TRACE(is_deterministic ? "deterministic" : "fast");
     const device::Device& device = gpu(is_deterministic);
@@ -137,7 +137,7 @@ TEST_P(GpuLayerGradients, MatchAFloat64ReferenceInEveryWay) {
   }
 }
 
-// Timing runs every product several times over the gradients; afterwards all is as it should be.
+// Timing runs every GEMM several times over the gradients; afterwards all is as it should be.
 TEST_P(GpuLayerGradients, MatchOnceAlgorithmsHaveBeenTimed) {
   LayerCase one = GetParam();
   one.samples += 2;  // a shape that no other test has chosen for

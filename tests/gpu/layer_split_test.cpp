@@ -1,5 +1,6 @@
-// A backward in two halves on the GPU: the bits of the whole where results must be deterministic, the
-// matrices left for the second half, and no more memory held between them than that takes.
+// A backward split into input gradient and weight gradient on the GPU: the bits of the whole where
+// results must be deterministic, the matrices left for the weight gradient, and no more memory held
+// between the two than that takes.
 #include "gpu/layer_bench.h"
 
 namespace penstock::model {
@@ -37,7 +38,7 @@ Tensors backward_input(LayerBench& bench,
 }
 
 void backward_weight(LayerBench& bench, WeightWork work) {
-  // As where weights are sharded: the half must find all that it needs in its work.
+  // As where weights are sharded: backward_weight must find all that it needs in its work.
   const Tensors none(bench.weights.size());
   bench.layer->backward_weight(none, bench.gradients, std::move(work));
 }
@@ -62,37 +63,37 @@ void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std
 
 }  // namespace
 
-// Two micro-batches, the second's input half before the first's weight half; the first begins the
-// gradients.
-TEST_P(GpuLayerSplit, GiveTheBitsOfTheWholeInEveryWay) {
+// Two micro-batches, the second's input gradient before the first's weight gradient; the first
+// begins the gradients.
+TEST_P(GpuLayerSplit, GivesTheBitsOfTheWholeInEverySaveMode) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   const int32_t modes = LayerBench(GetParam(), device).save_modes();
   for (int32_t mode = 0; mode < modes; ++mode) {
     for (const bool without_output : {false, true}) {
-      SCOPED_TRACE(cat("way ", mode, without_output ? " without output" : ""));
-      LayerBench whole(GetParam(), device), halves(GetParam(), device);
+      SCOPED_TRACE(cat("save mode ", mode, without_output ? " without output" : ""));
+      LayerBench whole(GetParam(), device), split(GetParam(), device);
       const Tensors first = whole.backward(mode, without_output, begin_gradients(whole));
       take_next_micro_batch(whole);
       const Tensors second = whole.backward(mode, without_output);
 
       WeightWork first_work, second_work;
-      const std::vector<uint8_t> fresh = begin_gradients(halves);
-      const Tensors first_half = backward_input(halves, first_work, mode, without_output, fresh);
-      take_next_micro_batch(halves);
-      const Tensors second_half = backward_input(halves, second_work, mode, without_output);
-      backward_weight(halves, std::move(first_work));
-      backward_weight(halves, std::move(second_work));
+      const std::vector<uint8_t> fresh = begin_gradients(split);
+      const Tensors split_first = backward_input(split, first_work, mode, without_output, fresh);
+      take_next_micro_batch(split);
+      const Tensors split_second = backward_input(split, second_work, mode, without_output);
+      backward_weight(split, std::move(first_work));
+      backward_weight(split, std::move(second_work));
 
-      expect_same(first_half[0], first[0], "input gradient of the first micro-batch");
-      expect_same(second_half[0], second[0], "input gradient of the second micro-batch");
+      expect_same(split_first[0], first[0], "input gradient of the first micro-batch");
+      expect_same(split_second[0], second[0], "input gradient of the second micro-batch");
       for (size_t i = 0; i < whole.gradients.size(); ++i) {
-        expect_same(halves.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
+        expect_same(split.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
       }
     }
   }
 }
 
-TEST_P(GpuLayerSplit, LeaveTheMatricesToTheSecond) {
+TEST_P(GpuLayerSplit, LeavesTheMatricesToTheWeightGradient) {
   for (const bool is_deterministic : {false, true}) {
     LayerBench bench(GetParam(), gpu(is_deterministic));
     WeightWork work;
@@ -106,7 +107,7 @@ TEST_P(GpuLayerSplit, LeaveTheMatricesToTheSecond) {
   }
 }
 
-TEST_P(GpuLayerSplit, HoldWhatTheMatricesNeedAlone) {
+TEST_P(GpuLayerSplit, HoldsWhatTheMatricesNeedAlone) {
   const LayerCase& one = GetParam();
   LayerBench bench(one, gpu(/*is_deterministic=*/true));
   bench.backward();  // whatever is made once is made now

@@ -40,11 +40,11 @@ TEST_P(GpuLayers, KeepingDoesNotChangeABit) {
   EXPECT_TRUE(at::equal(bench.forward(nullptr)[0], expected[0]));
   for (int32_t mode = 0; mode < bench.save_modes(); ++mode) {
     Saved saved{.mode = mode};
-    EXPECT_TRUE(at::equal(bench.forward(&saved)[0], expected[0])) << "way " << mode;
+    EXPECT_TRUE(at::equal(bench.forward(&saved)[0], expected[0])) << "save mode " << mode;
   }
 }
 
-TEST_P(GpuLayers, EveryWayGivesTheSameBitsWithAndWithoutOutput) {
+TEST_P(GpuLayers, EverySaveModeGivesTheSameBitsWithAndWithoutOutput) {
   const device::Device& device = gpu(/*is_deterministic=*/true);
   LayerBench first(GetParam(), device);
   const Tensors expected = first.backward();
@@ -60,7 +60,7 @@ TEST_P(GpuLayers, EveryWayGivesTheSameBitsWithAndWithoutOutput) {
   }
 }
 
-TEST_P(GpuLayers, KeepsAsManyBytesAsItSaysInEveryWay) {
+TEST_P(GpuLayers, KeepsAsManyBytesAsItSaysInEverySaveMode) {
   for (const bool is_deterministic : {false, true}) {
     LayerBench bench(GetParam(), gpu(is_deterministic));
     bench.backward();  // whatever is made once is made now

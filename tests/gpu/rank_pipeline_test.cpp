@@ -334,7 +334,8 @@ TEST_P(GpuPipelines, GiveTheBitsOfOneDevice) {
   expect_bits_of_one_device({}, GetParam());
 }
 
-// Its backward comes in two halves, which zero-bubble schedules run apart.
+// Its backward is split into input gradient and weight gradient, which zero-bubble schedules run
+// apart.
 TEST_P(GpuPipelines, OfLlamaGiveTheBitsOfOneDevice) {
   if (GetParam().micro_batches == 1) {
     GTEST_SKIP() << "3 and 8 are enough";

@@ -17,11 +17,13 @@ namespace {
 using test::run_gpu_ranks;
 using test::what;
 
-enum class SaveMode { DeviceToDevice, Staged };
+enum class Transport { DeviceToDevice, Staged };
 
-std::unique_ptr<Transfers> make(SaveMode mode, comm::Group& group, const device::Device& device) {
-  return mode == SaveMode::Staged ? make_staged_transfers(group, device)
-                            : make_gpu_transfers(group, device);
+std::unique_ptr<Transfers> make(Transport transport,
+                                comm::Group& group,
+                                const device::Device& device) {
+  return transport == Transport::Staged ? make_staged_transfers(group, device)
+                                        : make_gpu_transfers(group, device);
 }
 
 // Keeps the compute stream busy for some milliseconds.
@@ -33,11 +35,11 @@ void dawdle(const device::Device& device) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<SaveMode>& mode) {
-  return mode.param == SaveMode::Staged ? "Staged" : "DeviceToDevice";
+std::string name_of(const testing::TestParamInfo<Transport>& transport) {
+  return transport.param == Transport::Staged ? "Staged" : "DeviceToDevice";
 }
 
-class GpuTransfers : public test::OnGpu<testing::TestWithParam<SaveMode>> {};
+class GpuTransfers : public test::OnGpu<testing::TestWithParam<Transport>> {};
 
 }  // namespace
 
@@ -136,9 +138,9 @@ TEST_P(GpuTransfers, OfAnotherSizeAreAnErrorThatNamesBoth) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways,
+INSTANTIATE_TEST_SUITE_P(Transports,
                          GpuTransfers,
-                         testing::Values(SaveMode::DeviceToDevice, SaveMode::Staged),
+                         testing::Values(Transport::DeviceToDevice, Transport::Staged),
                          name_of);
 
 }  // namespace penstock::run

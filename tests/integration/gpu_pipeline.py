@@ -159,8 +159,8 @@ class GpuPipelines(cli.CliTestCase):
                 for ours, theirs in zip(found["losses"], expected["losses"], strict=True):
                     self.assertAlmostEqual(ours, theirs, delta=1e-5 * theirs)
 
-    def test_products_that_are_timed_train_too(self):
-        """Without run.deterministic each rank times its products for itself."""
+    def test_gemms_that_are_timed_train_too(self):
+        """Without run.deterministic each rank times its GEMMs for itself."""
         fast = {"run.deterministic": False}
         expected = self.train_ranks("threads", 1, {**fast, "run.out": "alone"})
         found = self.train_ranks("threads", 2, fast, measures=True)

@@ -386,7 +386,7 @@ class Asynchronous(PipelineTestCase):
                     self.assertGreater(measured, 0.97 * predicted)
 
     def test_limit(self):
-        """Copies of the weights count; what is computed again has the weights of its forward. The
+        """Copies of the weights count; what is recomputed has the weights of its forward. The
         last segment and the first steps are shorter and have plans of their own."""
         for schedule in ("pipedream", "2bw"):
             with self.subTest(schedule=schedule):
@@ -448,7 +448,7 @@ class Asynchronous(PipelineTestCase):
 
 
 class Memory(PipelineTestCase):
-    """Under a limit that a rank meets only by computing again."""
+    """Under a limit that a rank meets only by recomputing."""
 
     PARTS = 8
     RANKS = 4
@@ -1022,18 +1022,18 @@ class BareNumbers(cli.CliTestCase):
         self.assert_fails(result, "--ranks", "--micro-batches")
 
 
-def hand_table(halves):
-    """Ten layers of different weight; with the halves of their backwards, or without."""
+def hand_table(splits):
+    """Ten layers of different weight; with the seconds of split backwards, or of whole ones."""
     layers = []
     for i in range(10):
         backward_input, backward_weight = 0.002 + 0.001 * (i % 3), 0.003
-        parted = {"backward_input_s": backward_input, "backward_weight_s": backward_weight}
+        split = {"backward_input_s": backward_input, "backward_weight_s": backward_weight}
         whole = {"backward_s": backward_input + backward_weight}
         layers.append(
             {
                 "name": f"layer {i}",
                 "forward_s": 0.002 + 0.0005 * (i % 4),
-                **(parted if halves else whole),
+                **(split if splits else whole),
                 "input_bytes": 1000,
                 "output_bytes": 1000,
                 "saved_bytes": 5000 + 500 * (i % 3),
@@ -1113,14 +1113,14 @@ class Replay(PipelineTestCase):
             self.check(costs_file(self.PARTS), schedule, LAYERS)
 
     def test_table_by_hand(self):
-        for halves in (True, False):
-            file = f"halves-{halves}.json"
-            (self.folder / file).write_text(json.dumps(hand_table(halves)))
+        for splits in (True, False):
+            file = f"splits-{splits}.json"
+            (self.folder / file).write_text(json.dumps(hand_table(splits)))
             for schedule in SCHEDULES:
                 self.check(file, schedule, 10)
 
     def test_asynchronous_table(self):
-        (self.folder / "table.json").write_text(json.dumps(hand_table(halves=False)))
+        (self.folder / "table.json").write_text(json.dumps(hand_table(splits=False)))
         for schedule in ASYNCHRONOUS:
             with self.subTest(schedule=schedule):
                 planned = self.plan_table(
@@ -1130,10 +1130,10 @@ class Replay(PipelineTestCase):
                 self.assertEqual(self.replay("program.json")["updates"], 5)
                 self.assert_replays(planned)
 
-    def test_halves_of_a_backward_add_up(self):
+    def test_input_and_weight_gradient_add_up(self):
         steps = []
-        for halves in (True, False):
-            (self.folder / "table.json").write_text(json.dumps(hand_table(halves)))
+        for splits in (True, False):
+            (self.folder / "table.json").write_text(json.dumps(hand_table(splits)))
             steps.append(self.plan_table("table.json", "1f1b", recompute="none")["step_s"])
         self.assertAlmostEqual(*steps, places=12)
 

@@ -40,14 +40,14 @@ def modes_of(costs):
     """[(name, forward_s, backward_s, saved, forward extra, backward extra)] of a layer."""
     return [
         (
-            way.get("name", "all"),
-            way.get("forward_s", costs["forward_s"]),
-            way["backward_s"],
-            way["saved_bytes"],
-            way.get("forward_extra_bytes", 0),
-            way.get("backward_extra_bytes", 0),
+            mode.get("name", "all"),
+            mode.get("forward_s", costs["forward_s"]),
+            mode["backward_s"],
+            mode["saved_bytes"],
+            mode.get("forward_extra_bytes", 0),
+            mode.get("backward_extra_bytes", 0),
         )
-        for way in (costs, *costs.get("other_save_modes", []))
+        for mode in (costs, *costs.get("other_save_modes", []))
     ]
 
 
@@ -59,7 +59,7 @@ class Chain:
         self.layers = table["layers"]
         self.count = len(self.layers)
         self.x = [self.layers[0]["input_bytes"]] + [each["output_bytes"] for each in self.layers]
-        self.ways = [modes_of(each) for each in self.layers]
+        self.modes = [modes_of(each) for each in self.layers]
         self.loss_s = table.get("loss", {}).get("seconds", 0)
         self.loss_extra = table.get("loss", {}).get("extra_bytes", 0)
         self.targets = table.get("target_bytes", 0)
@@ -88,8 +88,8 @@ class Chain:
             own_input = [("x", i)] if ("x", i) in live else []
             if op == "forward_all":
                 assert ("saved", i + 1) not in live, operation
-                names = [way[0] for way in self.ways[i]]
-                chosen[i] = self.ways[i][names.index(operation.get("save_mode", names[0]))]
+                names = [mode[0] for mode in self.modes[i]]
+                chosen[i] = self.modes[i][names.index(operation.get("save_mode", names[0]))]
                 _, forward_s, _, saved, extra, _ = chosen[i]
                 run(forward_s, extra, [(("saved", i + 1), saved)])
             elif op in ("forward_keep_input", "forward_drop"):
@@ -121,7 +121,7 @@ class Chain:
             if i == last:
                 return self.loss_s if room >= x[i] + self.loss_extra else math.inf
             best = math.inf
-            for _, forward_s, backward_s, saved, forward_extra, backward_extra in self.ways[i]:
+            for _, forward_s, backward_s, saved, forward_extra, backward_extra in self.modes[i]:
                 need = max(
                     x[end + 1] + saved + forward_extra,
                     x[i] + x[i + 1] + saved + backward_extra,
@@ -567,7 +567,7 @@ class PlanRecipe(PlanningTestCase):
         for row in ("embedding", "block 0 attention", "block 2 mlp", "head"):
             self.assertEqual(len(re.findall(f"^{row} ", text, re.MULTILINE)), 1, text)
         for needle in (
-            "none, 0 forwards run again",
+            "none, 0 forwards recomputed",
             "no limit",
             f"{self.unlimited:,} bytes",
             "0.0 % over keeping everything",
@@ -576,7 +576,7 @@ class PlanRecipe(PlanningTestCase):
 
     def test_text_with_a_limit(self):
         text = self.text("plan", "recipe.toml", "--costs", "costs.json", "--memory", self.least)
-        self.assertRegex(text, r"rotor, \d+ forwards run again")
+        self.assertRegex(text, r"rotor, \d+ forwards recomputed")
         self.assertIn("recomputed, then ", text)
         self.assertIn(" allowed\n", text)
         self.assertIn(f"({self.least:,} bytes); ", text)
@@ -756,7 +756,7 @@ class TrainUnderALimit(PlanningTestCase):
         self.assertEqual(result.code, 0, result)
         self.assertRegex(result.stdout, r"peak memory .*, predicted .*, limit ")
         self.assertRegex(result.stdout, r"step .*, predicted ")
-        self.assertRegex(result.stderr, r"(?m)^plan: rotor, \d+ forwards? run again; peak ")
+        self.assertRegex(result.stderr, r"(?m)^plan: rotor, \d+ forwards? recomputed; peak ")
 
     def test_pictures_show_measured_beside_predicted(self):
         pictures = ["--svg", "step.svg", "--html", "step.html", "--trace", "trace.json"]
@@ -822,10 +822,10 @@ class WrongTables(PlanningTestCase):
     def test_saved_bytes_and_transients_understated(self):
         def change(table):
             for row in table["layers"][1:]:
-                for way in (row, *row.get("other_save_modes", [])):
-                    way["saved_bytes"] = row["output_bytes"]
-                    way["forward_extra_bytes"] = way["recompute_extra_bytes"] = 0
-                    way["backward_extra_bytes"] = 0
+                for mode in (row, *row.get("other_save_modes", [])):
+                    mode["saved_bytes"] = row["output_bytes"]
+                    mode["forward_extra_bytes"] = mode["recompute_extra_bytes"] = 0
+                    mode["backward_extra_bytes"] = 0
                 row["dropping_extra_bytes"] = 0
             table["loss"]["extra_bytes"] = 0
 
@@ -836,9 +836,9 @@ class WrongTables(PlanningTestCase):
     def test_only_saved_and_backward_understated(self):
         def change(table):
             for row in table["layers"][1:]:
-                for way in (row, *row.get("other_save_modes", [])):
-                    way["saved_bytes"] = row["output_bytes"]
-                    way["backward_extra_bytes"] = 0
+                for mode in (row, *row.get("other_save_modes", [])):
+                    mode["saved_bytes"] = row["output_bytes"]
+                    mode["backward_extra_bytes"] = 0
             table["loss"]["extra_bytes"] //= 2
 
         self.assert_found_out(
@@ -867,9 +867,9 @@ class WrongTables(PlanningTestCase):
                 table = json.loads((self.folder / "own.json").read_text())
                 honest = self.answer("plan", "recipe.toml", "--costs", "own.json", *settings)
                 for row in table["layers"][1:]:
-                    for way in (row, *row.get("other_save_modes", [])):
-                        way["saved_bytes"] = row["output_bytes"]
-                        way["backward_extra_bytes"] = 0
+                    for mode in (row, *row.get("other_save_modes", [])):
+                        mode["saved_bytes"] = row["output_bytes"]
+                        mode["backward_extra_bytes"] = 0
                 table["loss"]["extra_bytes"] = 0
                 self.write_json("table.json", table)
                 limit = max(honest["peak_bytes"]) - 1
@@ -997,7 +997,7 @@ class Simulate(PlanningTestCase):
 
     def test_text(self):
         text = self.text("simulate", "--costs", "costs.json", "--memory", self.least)
-        for needle in ("; rotor within ", "1 block 0 attention", "of it again", "step, beginning to end"):
+        for needle in ("; rotor within ", "1 block 0 attention", "of it recomputed", "step, beginning to end"):
             self.assertIn(needle, text)
 
     def assert_pictures(self):

@@ -81,24 +81,24 @@ TEST(Gpt2Facts, FlopPerTokenIsSixNPlusAttention) {
   EXPECT_DOUBLE_EQ(gpt2_flop_per_token(kSmall), 6.0 * 124439808 + 12.0 * 12 * 768 * 1024);
 }
 
-TEST(Gpt2Floor, FlopsAreSixForEveryWeightOfAProductAndFourteenForAttention) {
+TEST(Gpt2Floor, FlopsAreSixForEveryWeightOfAGemmAndFourteenForAttention) {
   const std::vector<StepWork> work = work_of(kCases[0].step());
   const double tokens = 64.0 * 1024;
   const double weights = 12.0 * 12 * 768 * 768 + 50304.0 * 768;
-  const double products = sum_of(work, {"matrix products"}, &StepWork::flops);
+  const double gemms = sum_of(work, {"GEMMs"}, &StepWork::flops);
   const double attention = sum_of(work, kAttention, &StepWork::flops);
-  EXPECT_DOUBLE_EQ(products, 6 * weights * tokens);
+  EXPECT_DOUBLE_EQ(gemms, 6 * weights * tokens);
   EXPECT_DOUBLE_EQ(attention, 0.5 * 14 * 12 * 768 * 1024 * tokens);  // half is masked
 
   // 6 N + 12 L d T has the masked half, not the scores made again, and vectors among the weights.
   const double usual = gpt2_flop_per_token(kCases[0].step().model) * tokens;
-  EXPECT_NEAR((products + 2 * attention * 12 / 14) / usual, 1, 0.01);
+  EXPECT_NEAR((gemms + 2 * attention * 12 / 14) / usual, 1, 0.01);
 }
 
-TEST(Gpt2Floor, ProductsAreThoseOfTheMeasuredFloors) {
+TEST(Gpt2Floor, GemmsAreThoseOfTheMeasuredFloors) {
   for (const FloorCase& one : kCases) {
     const DeviceRates rates{.gemm_flops = 1e12 * one.gemm_tflops};
-    const double ms = floor_ms(work_of(one.step(), rates), {"matrix products"});
+    const double ms = floor_ms(work_of(one.step(), rates), {"GEMMs"});
     EXPECT_NEAR(ms / one.gemm_ms, 1, 0.005) << one.name;
   }
 }
@@ -154,11 +154,11 @@ TEST(Gpt2Floor, AStepWithoutSequencesIsRefused) {
 
 TEST(Gpt2Floor, KernelsBelongToTheGroupOfTheirName) {
   const std::multimap<std::string, std::string> names = {
-      {"matrix products", "nvjet_sm90_tst_128x160_64x5_2x1_v_bz_TNT"},
-      {"matrix products", "nvjet_sm90_tss_320x128_64x3_1x2_h_bz_coopB_NTT"},
-      {"matrix products", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroup"},
-      {"matrix products", "Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nt>"},
-      {"matrix products", "cublasLt::splitKreduce_kernel"},
+      {"GEMMs", "nvjet_sm90_tst_128x160_64x5_2x1_v_bz_TNT"},
+      {"GEMMs", "nvjet_sm90_tss_320x128_64x3_1x2_h_bz_coopB_NTT"},
+      {"GEMMs", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroup"},
+      {"GEMMs", "Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nt>"},
+      {"GEMMs", "cublasLt::splitKreduce_kernel"},
       {"attention forward", "cudnn_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1"},
       {"attention backward", "cudnn_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_128x64x64_1x1x1"},
       {"attention backward", "cudnn::compute_dot_do_o_specialized"},
@@ -216,8 +216,8 @@ KernelBreakdown example() {
 }
 
 const std::vector<StepWork> kExampleWork = {
-    {.name = "products, forward", .group = "matrix products", .flops = 1, .floor_s = 0.001},
-    {.name = "head products", .group = "matrix products", .flops = 2, .floor_s = 0.002},
+    {.name = "GEMMs, forward", .group = "GEMMs", .flops = 1, .floor_s = 0.001},
+    {.name = "head GEMMs", .group = "GEMMs", .flops = 2, .floor_s = 0.002},
     {.name = "column sums", .group = "column sums", .bytes = 3, .floor_s = 0.0005},
     {.name = "optimizer", .group = "optimizer", .bytes = 4, .floor_s = 0.0005},
     {.name = "GELU", .group = "GELU"},
@@ -226,7 +226,7 @@ const std::vector<StepWork> kExampleWork = {
 TEST(Gpt2Floor, KernelsOfAGroupAddUpBesideTheFloorOfAllTracedSteps) {
   const std::vector<KernelRow> rows = by_group(example(), kExampleWork);
   ASSERT_EQ(rows.size(), 4u);  // GELU has neither kernels nor a floor
-  EXPECT_EQ(rows[0].name, "matrix products");
+  EXPECT_EQ(rows[0].name, "GEMMs");
   EXPECT_EQ(rows[0].count, 22);
   EXPECT_DOUBLE_EQ(rows[0].seconds, 0.008);
   EXPECT_DOUBLE_EQ(*rows[0].floor_s, 0.006);
@@ -246,14 +246,14 @@ TEST(Gpt2Floor, GroupsWithoutAFloorSayNothingOfIt) {
 TEST(Gpt2Floor, PrintsEachGroupBesideItsFloor) {
   const std::vector<KernelRow> rows = by_group(example(), kExampleWork);
   EXPECT_EQ(group_text(rows, 2, 700),
-            R"(work of a step   count     ms    share  floor ms  over floor  ms above  J (by time)
------------------------------------------------------------------------------------
-matrix products     11  4.000   66.7 %     3.000        1.33     1.000         2.80
-column sums          2  1.500   25.0 %     0.500        3.00     1.000         1.05
-other                1  0.500    8.3 %         -           -     0.500         0.35
-optimizer            0  0.000    0.0 %     0.500        0.00    -0.500         0.00
------------------------------------------------------------------------------------
-all                 14  6.000  100.0 %     4.000        1.50     2.000         4.20
+            R"(work of a step  count     ms    share  floor ms  over floor  ms above  J (by time)
+----------------------------------------------------------------------------------
+GEMMs              11  4.000   66.7 %     3.000        1.33     1.000         2.80
+column sums         2  1.500   25.0 %     0.500        3.00     1.000         1.05
+other               1  0.500    8.3 %         -           -     0.500         0.35
+optimizer           0  0.000    0.0 %     0.500        0.00    -0.500         0.00
+----------------------------------------------------------------------------------
+all                14  6.000  100.0 %     4.000        1.50     2.000         4.20
 )");
   const std::string without = group_text(by_group(example(), {}), 2);
   EXPECT_EQ(without.find("(by time)"), std::string::npos);
@@ -261,7 +261,7 @@ all                 14  6.000  100.0 %     4.000        1.50     2.000         4
 
 TEST(Gpt2Floor, GroupsPrintAsKernelsDo) {
   const KernelBreakdown groups{.rows = by_group(example(), kExampleWork), .num_steps = 2};
-  EXPECT_NE(kernel_text(groups).find("matrix products       11  4.000   66.7 %     3.000"),
+  EXPECT_NE(kernel_text(groups).find("GEMMs                 11  4.000   66.7 %     3.000"),
             std::string::npos)
       << kernel_text(groups);
 }

@@ -158,7 +158,9 @@ struct LayerBench {
   Shapes input_shapes() const { return {{input[0].sizes().vec(), input[0].scalar_type()}}; }
 
   int32_t num_modes() const { return static_cast<int32_t>(layer->save_modes().size()); }
-  const SaveMode& mode(int32_t index) const { return layer->save_modes()[static_cast<size_t>(index)]; }
+  const SaveMode& mode(int32_t index) const {
+    return layer->save_modes()[static_cast<size_t>(index)];
+  }
 
   at::ScalarType type;
   std::unique_ptr<Layer> layer;

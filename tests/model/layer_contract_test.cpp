@@ -33,7 +33,7 @@ TEST_P(LayerContract, KeepingDoesNotChangeABit) {
   EXPECT_TRUE(at::equal(dropped[0], again[0]));
 }
 
-TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
+TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEverySaveMode) {
   LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const Shapes shapes = bench.input_shapes();
@@ -54,7 +54,7 @@ TEST_P(LayerContract, KeepsAsManyBytesAsItSaysInEveryWay) {
   }
 }
 
-TEST_P(LayerContract, EveryWayGivesTheSameBits) {
+TEST_P(LayerContract, EverySaveModeGivesTheSameBits) {
   LayerBench first(GetParam());
   const Tensors expected = first.backward();
   for (int32_t mode = 0; mode < static_cast<int32_t>(first.layer->save_modes().size()); ++mode) {

@@ -1,5 +1,6 @@
-// A backward in two halves: the same bits as the whole, the parameters' share of the work left for
-// the second half, and no more memory held between them than that takes.
+// A backward split into input gradient and weight gradient: the same bits as the whole, the
+// parameters' share of the work left for the weight gradient, and no more memory held between the
+// two than that takes.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -13,7 +14,7 @@ namespace penstock::model {
 
 namespace {
 
-// Says nothing of halves, as a layer may.
+// Does not split its backward, as a layer may.
 class Unsplit final : public Layer {
  public:
   explicit Unsplit(std::unique_ptr<Layer> whole) : whole_(std::move(whole)) {}
@@ -50,23 +51,24 @@ void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std
   EXPECT_TRUE(!actual.defined() || at::equal(actual, expected)) << what;
 }
 
-// Two micro-batches, whole and in halves, the second's input half before the first's weight half.
-void expect_same_bits(LayerBench whole, LayerBench halves, int32_t mode, bool without_output) {
+// Two micro-batches, whole and split, the second's input gradient before the first's weight
+// gradient.
+void expect_same_bits(LayerBench whole, LayerBench split, int32_t mode, bool without_output) {
   const Tensors first = whole.backward(mode, without_output);
   whole.take_next_micro_batch();
   const Tensors second = whole.backward(mode, without_output);
 
   WeightWork first_work, second_work;
-  const Tensors first_half = halves.backward_input(first_work, mode, without_output);
-  halves.take_next_micro_batch();
-  const Tensors second_half = halves.backward_input(second_work, mode, without_output);
-  halves.backward_weight(std::move(first_work));
-  halves.backward_weight(std::move(second_work));
+  const Tensors split_first = split.backward_input(first_work, mode, without_output);
+  split.take_next_micro_batch();
+  const Tensors split_second = split.backward_input(second_work, mode, without_output);
+  split.backward_weight(std::move(first_work));
+  split.backward_weight(std::move(second_work));
 
-  expect_same(first_half[0], first[0], "input gradient of the first micro-batch");
-  expect_same(second_half[0], second[0], "input gradient of the second micro-batch");
+  expect_same(split_first[0], first[0], "input gradient of the first micro-batch");
+  expect_same(split_second[0], second[0], "input gradient of the second micro-batch");
   for (size_t i = 0; i < whole.gradients.size(); ++i) {
-    expect_same(halves.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
+    expect_same(split.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
   }
 }
 
@@ -74,7 +76,7 @@ class LayerSplit : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
 
-TEST_P(LayerSplit, GiveTheSameBitsAsTheWholeInEveryWay) {
+TEST_P(LayerSplit, GivesTheSameBitsAsTheWholeInEverySaveMode) {
   const LayerBench bench(GetParam());
   for (int32_t mode = 0; mode < bench.num_modes(); ++mode) {
     SCOPED_TRACE(bench.mode(mode).name);
@@ -85,7 +87,7 @@ TEST_P(LayerSplit, GiveTheSameBitsAsTheWholeInEveryWay) {
   }
 }
 
-TEST_P(LayerSplit, LeaveTheMatricesToTheSecond) {
+TEST_P(LayerSplit, LeavesTheMatricesToTheWeightGradient) {
   LayerBench bench(GetParam());
   WeightWork work;
   bench.backward_input(work);
@@ -97,7 +99,7 @@ TEST_P(LayerSplit, LeaveTheMatricesToTheSecond) {
   }
 }
 
-TEST_P(LayerSplit, LeaveNothingBehind) {
+TEST_P(LayerSplit, LeavesNothingBehind) {
   LayerBench bench(GetParam());
   bench.backward();  // whatever is made once is made now
   const int64_t before = memory::usage().current_bytes;
@@ -154,20 +156,20 @@ TEST(WeightWork, HoldsTheInputsAndOutputGradientsOfLinearMapsAlone) {
   }
 }
 
-TEST(LayerWithoutSplit, DoesItAllInTheFirst) {
+TEST(LayerWithoutSplit, DoesItAllInBackwardInput) {
   const LayerCase mlp{"mlp", at::kFloat, 0.2};
   const auto unsplit = [&] {
     return LayerBench(mlp, std::make_unique<Unsplit>(make_bench_layer(mlp)));
   };
   expect_same_bits(LayerBench(mlp), unsplit(), 0, false);
 
-  LayerBench whole(mlp), halves = unsplit();
+  LayerBench whole(mlp), split = unsplit();
   whole.backward();
   WeightWork work;
-  halves.backward_input(work);
+  split.backward_input(work);
   EXPECT_TRUE(work.tensors.empty());
   for (size_t i = 0; i < whole.gradients.size(); ++i) {
-    expect_same(halves.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
+    expect_same(split.gradients[i], whole.gradients[i], whole.layer->parameters()[i].name);
   }
 }
 

@@ -139,7 +139,7 @@ TEST(LowerCarried, OneRankMakesReadsAndAddsUp) {
   EXPECT_EQ(list[5].working_bytes, 4);
 }
 
-TEST(LowerCarried, ALayerThatIsRunAgainMakesItAnew) {
+TEST(LowerCarried, ARecomputedLayerMakesItAnew) {
   const CostTable table = chain(3, {element("memory", 0, {1, 2})});
   const Program program = lower(table, recompute_everything(table), 1, 0);
   EXPECT_EQ(fault(program), "");

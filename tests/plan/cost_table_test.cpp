@@ -91,6 +91,17 @@ void expect_same(const CostTable& a, const CostTable& b) {
 
 }  // namespace
 
+TEST(CostTable, ReadsTheKeysOfEarlierVersions) {
+  const std::string now = R"({"layers": [{"forward_s": 1, "backward_s": 2, "input_bytes": 1,
+      "output_bytes": 1, "saved_bytes": 3, "save_mode": "flash",
+      "other_save_modes": [{"name": "lean", "backward_s": 9, "saved_bytes": 2}]}]})";
+  std::string before = now;
+  before.replace(before.find("other_save_modes"), 16, "other_ways");
+  before.replace(before.find("save_mode"), 9, "way");
+  EXPECT_EQ(format_costs(parse_costs(before, "old")), format_costs(parse_costs(now, "new")));
+  EXPECT_EQ(parse_costs(before, "old").layers[0].modes[1].name, "lean");
+}
+
 TEST(CostTable, ReadsTheFieldsThatAPersonWrites) {
   const CostTable table = parse_costs(R"({
     "layers": [
@@ -108,21 +119,21 @@ TEST(CostTable, ReadsTheFieldsThatAPersonWrites) {
                       .forward_s = 0.5,
                       .forward_extra_bytes = 3,
                       .modes = {{.forward_s = 0.5,
-                                .backward_s = 1.5,
-                                .saved_bytes = 80,
-                                .forward_extra_bytes = 3,
-                                .backward_extra_bytes = 5,
-                                .recompute_s = 0.5,
-                                .recompute_extra_bytes = 3}}},
+                                 .backward_s = 1.5,
+                                 .saved_bytes = 80,
+                                 .forward_extra_bytes = 3,
+                                 .backward_extra_bytes = 5,
+                                 .recompute_s = 0.5,
+                                 .recompute_extra_bytes = 3}}},
                      {.name = "head",
                       .input_bytes = 64,
                       .output_bytes = 32,
                       .forward_s = 2,
                       .modes = {{.forward_s = 2,
-                                .backward_s = 0.004,
-                                .saved_bytes = 32,
-                                .backward_extra_bytes = -7,
-                                .recompute_s = 2}}}};
+                                 .backward_s = 0.004,
+                                 .saved_bytes = 32,
+                                 .backward_extra_bytes = -7,
+                                 .recompute_s = 2}}}};
   expected.loss.extra_bytes = 9;
   expect_same(table, expected);
 }
@@ -161,7 +172,7 @@ TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
                .needs_output = false,
                .recompute_s = 0.5,
                .recompute_extra_bytes = 2});
-  // Another way is as fast as the plain forward where it does not say.
+  // Another save mode is as fast as the plain forward where it does not say.
   expect_same(layer.modes[1],
               {.name = "lean",
                .forward_s = 1,
@@ -171,7 +182,7 @@ TEST(CostTable, AKeepingForwardCanCostOtherThanAPlainOne) {
                .recompute_s = 1});
 }
 
-TEST(CostTable, HalvesOfABackwardAreReadWhereTheyAreGiven) {
+TEST(CostTable, SplitBackwardsAreReadWhereTheyAreGiven) {
   const CostTable table = parse_costs(
       R"({"layers": [{"input_bytes": 4, "output_bytes": 8, "saved_bytes": 9, "forward_s": 1,
                       "backward_input_s": 0.5, "backward_weight_s": 0.25, "weight_state_bytes": 7,
@@ -187,7 +198,7 @@ TEST(CostTable, HalvesOfABackwardAreReadWhereTheyAreGiven) {
   EXPECT_EQ(layer.modes[2].backward_s, 5);
 }
 
-TEST(CostTable, HalvesThatAreNotKnownStayAwayFromTheFile) {
+TEST(CostTable, SplitBackwardsThatAreNotKnownStayOutOfTheFile) {
   const CostTable table = parse_costs(R"({"layers": [{)" + kUsual + "}]}", "costs.json");
   EXPECT_LT(table.layers[0].backward_input_s, 0);
   EXPECT_LT(table.layers[0].backward_weight_s, 0);
@@ -198,7 +209,7 @@ TEST(CostTable, HalvesThatAreNotKnownStayAwayFromTheFile) {
   EXPECT_EQ(text.find("weight_state_bytes"), std::string::npos);
 }
 
-TEST(CostTable, RefusesHalvesThatCannotBe) {
+TEST(CostTable, RefusesSplitBackwardsThatCannotBe) {
   const std::string where = "costs.json: layer 0 (\"mlp\") ";
   EXPECT_EQ(layer_error(kUsual + R"(, "backward_input_s": -1)"),
             where + "backward_input_s = -1 is not a time in seconds, 0 or more");
@@ -206,7 +217,7 @@ TEST(CostTable, RefusesHalvesThatCannotBe) {
             where + "backward_weight_s is not a number");
   EXPECT_EQ(layer_error(kUsual + R"(, "weight_state_bytes": -1)"),
             where + "weight_state_bytes = -1 is not a whole number of bytes, 0 or more");
-  // One half alone says nothing of the whole.
+  // The input gradient alone says nothing of the whole backward.
   EXPECT_EQ(layer_error(kSizes + R"(, "forward_s": 1, "backward_input_s": 1)"),
             where + "has no backward_s");
 }
@@ -268,7 +279,7 @@ TEST(CostTable, RefusesWhatIsNoObject) {
   EXPECT_EQ(table_error(R"("loss": 3)"), "costs.json: loss is not an object");
   EXPECT_EQ(table_error(R"("residents": [3])"), "costs.json: resident 0 is not an object");
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [3])"),
-            "costs.json: layer 0 (\"mlp\"), other way 0 is not an object");
+            "costs.json: layer 0 (\"mlp\"), other save mode 0 is not an object");
 }
 
 TEST(CostTable, RefusesTooFewAndTooManyLayers) {
@@ -293,9 +304,9 @@ TEST(CostTable, NamesTheFieldThatIsMissing) {
   EXPECT_EQ(layer_error(R"("input_bytes": 1, "output_bytes": 1, )" + kTimes),
             where + "has no saved_bytes");
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [{"name": "b", "saved_bytes": 8}])"),
-            "costs.json: layer 0 (\"mlp\"), other way 0 has no backward_s");
+            "costs.json: layer 0 (\"mlp\"), other save mode 0 has no backward_s");
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [{"name": "b", "backward_s": 8}])"),
-            "costs.json: layer 0 (\"mlp\"), other way 0 has no saved_bytes");
+            "costs.json: layer 0 (\"mlp\"), other save mode 0 has no saved_bytes");
   EXPECT_EQ(table_error(R"("residents": [{"name": "state"}])"),
             "costs.json: resident 0 has no bytes");
   // Without a name the layer goes by its number.
@@ -311,7 +322,8 @@ TEST(CostTable, RefusesFieldsOfTheWrongSort) {
   EXPECT_EQ(error_of(R"({"layers": [{"name": 3}]})"), "costs.json: layer 0 name is not text");
   EXPECT_EQ(layer_error(kUsual + R"(, "needs_output": 1)"),
             where + "needs_output is neither true nor false");
-  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": {})"), where + "other_save_modes is not a list");
+  EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": {})"),
+            where + "other_save_modes is not a list");
   EXPECT_EQ(table_error(R"("residents": 3)"), "costs.json: residents is not a list");
   EXPECT_EQ(table_error(R"("description": 3)"), "costs.json: description is not text");
   EXPECT_EQ(table_error(R"("loss": {"name": 3})"), "costs.json: loss name is not text");
@@ -355,8 +367,8 @@ TEST(CostTable, RefusesAStateSmallerThanItsOutput) {
             "saved includes the output");
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 7}])"),
-            "costs.json: layer 0 (\"mlp\"), other way 0 saved_bytes = 7 is less than output_bytes "
-            "= 8; what is saved includes the output");
+            "costs.json: layer 0 (\"mlp\"), other save mode 0 saved_bytes = 7 is less than "
+            "output_bytes = 8; what is saved includes the output");
 }
 
 TEST(CostTable, RefusesABackwardThatHoldsLessThanNothing) {
@@ -367,23 +379,23 @@ TEST(CostTable, RefusesABackwardThatHoldsLessThanNothing) {
       "be free before the input's gradient is made");
 }
 
-TEST(CostTable, RefusesWaysWithoutANameOfTheirOwn) {
+TEST(CostTable, RefusesSaveModesWithoutANameOfTheirOwn) {
   const auto other = [](const std::string& name) {
     return layer_error(kUsual + R"(, "other_save_modes": [{"name": ")" + name + "\"}]");
   };
-  const std::string where = "costs.json: layer 0 (\"mlp\"), other way 0 has the name ";
+  const std::string where = "costs.json: layer 0 (\"mlp\"), other save mode 0 has the name ";
   const std::string rule =
-      "; each way has a name of its own: up to 64 letters, digits, - and _, not \"nothing\"";
+      "; each save mode has a name of its own: up to 64 letters, digits, - and _, not \"nothing\"";
   EXPECT_EQ(other("all"), where + "\"all\"" + rule);
   EXPECT_EQ(other(""), where + "\"\"" + rule);
   EXPECT_EQ(other("two words"), where + "\"two words\"" + rule);
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 8}, {"name": "b"}])"),
-            "costs.json: layer 0 (\"mlp\"), other way 1 has the name \"b\"" + rule);
+            "costs.json: layer 0 (\"mlp\"), other save mode 1 has the name \"b\"" + rule);
   EXPECT_EQ(
-      layer_error(kUsual + R"(, "mode": "a b")"),
-      "costs.json: layer 0 (\"mlp\") way \"a b\" is not a name: up to 64 letters, digits, - and _, "
-      "not \"nothing\"");
+      layer_error(kUsual + R"(, "save_mode": "a b")"),
+      "costs.json: layer 0 (\"mlp\") save mode \"a b\" is not a name: up to 64 letters, digits, - "
+      "and _, not \"nothing\"");
 }
 
 TEST(CostTable, RefusesSizesThatOverflow) {
@@ -481,8 +493,8 @@ TEST(CostTable, PointsOutAKeyThatItDoesNotKnow) {
             "costs.json: resident 0 has the unknown key \"byte\"; did you mean bytes?");
   EXPECT_EQ(layer_error(kUsual + R"(, "other_save_modes": [
                 {"name": "b", "backward_s": 1, "saved_bytes": 8, "backwards": 1}])"),
-            "costs.json: layer 0 (\"mlp\"), other way 0 has the unknown key \"backwards\"; did you "
-            "mean backward_s?");
+            "costs.json: layer 0 (\"mlp\"), other save mode 0 has the unknown key \"backwards\"; "
+            "did you mean backward_s?");
   const std::string text = table_error(R"("steps": 3)");
   EXPECT_EQ(text, "costs.json: has the unknown key \"steps\"; did you mean step_s?");
 }

@@ -2,11 +2,11 @@
 // operations can reach. It knows nothing of the solver's recurrence and of its restriction to
 // schedules that hold a stored value until its backward.
 //
-// A state is: which activations are stored, which layers' states are kept and in which way, and how
-// far the gradient has come. Any stored activation may be dropped at any time, except the input of
-// a layer that is kept: autograd holds that. What a layer keeps goes with its backward: a forward
-// that keeps is run once (to drop what it kept would be a forward that keeps nothing). Times and
-// bytes must be small whole numbers.
+// A state is: which activations are stored, which layers' states are kept, in which save mode, and
+// how far the gradient has come. Any stored activation may be dropped at any time, except the input
+// of a layer that is kept: autograd holds that. What a layer keeps goes with its backward: a
+// forward that keeps is run once (to drop what it kept would be a forward that keeps nothing).
+// Times and bytes must be small whole numbers.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class ExhaustiveSearch {
 
   struct State {
     uint32_t stored = 1;    // bit i: x_i, beside what a kept layer holds of it
-    std::vector<int> kept;  // per layer: 0 nothing, else the way + 1
+    std::vector<int> kept;  // per layer: 0 nothing, else the save mode + 1
     int gradient = 0;       // i: the gradient of x_i is there; layers + 1: the loss is to come
     int64_t bytes = 0;
   };
@@ -102,8 +102,8 @@ class ExhaustiveSearch {
     }
   }
 
-  // `cost(so far, seconds, held)` is what a way costs with one more operation, or kNever. Costs are
-  // whole and small, so a list of states per cost does for a queue.
+  // `cost(so far, seconds, held)` is what a path costs with one more operation, or kNever. Costs
+  // are whole and small, so a list of states per cost does for a queue.
   template <typename Cost>
   std::optional<int64_t> search(const Cost& cost) const {
     std::vector<int32_t> best(states_, kFar);

@@ -37,7 +37,7 @@ TEST(Operations, KeepEverythingRunsEachLayerOnce) {
       (Operations{{ForwardAll, 0}, {ForwardAll, 1}, {Loss, 2}, {Backward, 1}, {Backward, 0}}));
 }
 
-TEST(Operations, RecomputeEverythingRunsEachLayerAgainBeforeItsBackward) {
+TEST(Operations, RecomputeEverythingRecomputesEachLayerBeforeItsBackward) {
   EXPECT_EQ(recompute_everything(homogeneous(2, kStage)),
             (Operations{{ForwardKeepInput, 0},
                         {ForwardKeepInput, 1},
@@ -48,7 +48,7 @@ TEST(Operations, RecomputeEverythingRunsEachLayerAgainBeforeItsBackward) {
                         {Backward, 0}}));
 }
 
-TEST(Operations, SegmentsKeepTheLastAndRunTheOthersAgain) {
+TEST(Operations, SegmentsKeepTheLastAndRecomputeTheOthers) {
   EXPECT_EQ(recompute_segments(homogeneous(4, kStage)),
             (Operations{{ForwardKeepInput, 0},
                         {ForwardDrop, 1},
@@ -92,37 +92,37 @@ TEST(Operations, SegmentsAreAboutTheSquareRootOfTheLength) {
     EXPECT_NEAR(segments, std::sqrt(layers), 0.5);
     // No layer runs more than twice, and the last segment, as long as the others give or take one,
     // runs once.
-    const int64_t again = recomputed_forwards(table, operations);
-    EXPECT_EQ(again, count[ForwardKeepInput] + count[ForwardDrop]);
-    EXPECT_NEAR(static_cast<double>(layers - again), double{1} * layers / segments, 1);
+    const int64_t recomputed = recomputed_forwards(table, operations);
+    EXPECT_EQ(recomputed, count[ForwardKeepInput] + count[ForwardDrop]);
+    EXPECT_NEAR(static_cast<double>(layers - recomputed), double{1} * layers / segments, 1);
     // A stored input per segment, and one segment kept: what the square root is for.
     const int64_t longest = (layers + segments - 1) / segments;
     EXPECT_LE(test::peak_of(table, operations), 1 + segments + 3 * longest + 2);
   }
 }
 
-TEST(Operations, SecondsCountEveryRunAndTheWayOfEachLayer) {
+TEST(Operations, SecondsCountEveryRunAndTheSaveModeOfEachLayer) {
   CostTable table = test::make_chain(1,
                                      {{.forward = 10, .backward = 20, .size = 1, .kept = 1},
                                       {.forward = 30, .backward = 40, .size = 1, .kept = 1}});
   table.loss.seconds = 5;
-  // Keeping costs more than running plainly, a second way less than the first, and a run without
-  // its output least of all.
+  // Keeping costs more than running plainly, a second save mode less than the first, and a run
+  // without its output least of all.
   table.layers[0].modes[0].forward_s = 11;
   table.layers[0].modes[0].recompute_s = 9;
   table.layers[0].modes.push_back(
       {.name = "b", .forward_s = 12, .backward_s = 21, .needs_output = false, .recompute_s = 7});
   EXPECT_EQ(seconds_of(table, keep_everything(table)), 11 + 30 + 5 + 40 + 20);
-  // The first way needs the output, so that it is not left out.
+  // The first save mode needs the output, so that it is not left out.
   EXPECT_EQ(seconds_of(table, recompute_everything(table)), 10 + 30 + 5 + 30 + 40 + 11 + 20);
   const Operations second_mode{{ForwardKeepInput, 0},
-                              {ForwardAll, 1},
-                              {Loss, 2},
-                              {Backward, 1},
-                              {ForwardAll, 0, 1},
-                              {Backward, 0}};
+                               {ForwardAll, 1},
+                               {Loss, 2},
+                               {Backward, 1},
+                               {ForwardAll, 0, 1},
+                               {Backward, 0}};
   EXPECT_EQ(seconds_of(table, second_mode), 10 + 30 + 5 + 40 + 7 + 21);
-  // Kept from the beginning, the second way runs in full.
+  // Kept from the beginning, the second save mode runs in full.
   const Operations kept{
       {ForwardAll, 0, 1}, {ForwardAll, 1}, {Loss, 2}, {Backward, 1}, {Backward, 0}};
   EXPECT_EQ(seconds_of(table, kept), 12 + 30 + 5 + 40 + 21);
@@ -131,10 +131,10 @@ TEST(Operations, SecondsCountEveryRunAndTheWayOfEachLayer) {
 TEST(Operations, OnlyAForwardRightBeforeItsBackwardLeavesTheOutputOut) {
   CostTable table = homogeneous(2, kStage);
   table.layers[0].modes[0].needs_output = false;
-  const Operations again = recompute_everything(table);
-  for (size_t i = 0; i < again.size(); ++i) {
-    const bool expected = again[i] == Operation{ForwardAll, 0};
-    EXPECT_EQ(leaves_output_out(table, again, i), expected) << i;
+  const Operations recomputing = recompute_everything(table);
+  for (size_t i = 0; i < recomputing.size(); ++i) {
+    const bool expected = recomputing[i] == Operation{ForwardAll, 0};
+    EXPECT_EQ(leaves_output_out(table, recomputing, i), expected) << i;
   }
   const Operations once = keep_everything(table);
   for (size_t i = 0; i < once.size(); ++i) {

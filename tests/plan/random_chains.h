@@ -27,7 +27,7 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// One way of keeping each, whole numbers of one digit. Which of the numbers vary and how much
+// One save mode each, whole numbers of one digit. Which of the numbers vary and how much
 // changes from chain to chain: what breaks a guard is seldom the average mix.
 inline plan::CostTable small_chain(Dice& dice, int64_t layers) {
   const int64_t most_size = dice.between(1, 9);
@@ -83,8 +83,8 @@ inline std::vector<plan::CarriedCost> random_carried(Dice& dice,
   return all;
 }
 
-// Everything that a cost table can say: several ways, backwards that need no output and forwards
-// that leave it out, backwards that free before they make, costs beside the chain.
+// Everything that a cost table can say: several save modes, backwards that need no output and
+// forwards that leave it out, backwards that free before they make, costs beside the chain.
 inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions& options) {
   const int64_t unit = options.most_size;
   plan::CostTable table;
@@ -100,12 +100,13 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
                           .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit)};
     const int64_t modes = dice.between(1, options.most_modes);
     for (int64_t mode = 0; mode < modes; ++mode) {
-      plan::SaveModeCost keep{.name = "way" + std::to_string(mode),
-                          .forward_s = layer.forward_s + static_cast<double>(dice.between(0, 3)),
-                          .backward_s = static_cast<double>(dice.between(1, 9)),
-                          .saved_bytes = layer.output_bytes + dice.between(0, 2 * unit),
-                          .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit),
-                          .needs_output = dice.chance(50)};
+      plan::SaveModeCost keep{
+          .name = "mode" + std::to_string(mode),
+          .forward_s = layer.forward_s + static_cast<double>(dice.between(0, 3)),
+          .backward_s = static_cast<double>(dice.between(1, 9)),
+          .saved_bytes = layer.output_bytes + dice.between(0, 2 * unit),
+          .forward_extra_bytes = dice.chance(50) ? 0 : dice.between(0, unit),
+          .needs_output = dice.chance(50)};
       // What a backward frees before it makes the input's gradient is at most what it reads and
       // frees: its state and the output's gradient.
       const int64_t most_free = std::min(layer.input_gradient(), layer.freed_by_backward(keep));
@@ -139,7 +140,7 @@ inline plan::CostTable rich_chain(Dice& dice, int64_t layers, const RichOptions&
   return table;
 }
 
-// What one micro-batch holds at most when every layer keeps in its first way, its input counted,
+// What one micro-batch holds at most when every layer has its first save mode, its input counted,
 // targets and what is held from step to step not.
 inline int64_t keep_all_bytes(const plan::CostTable& table) {
   int64_t live = table.input_bytes(), peak = live;

@@ -23,7 +23,7 @@ struct RandomPipeline {
   plan::Pipeline pipeline;
   plan::Sharding sharding;
   plan::CostTable planned_table;  // with what sharding adds
-  plan::SlotsAnswer answer;       // planned for that table, under limits that make it compute again
+  plan::SlotsAnswer answer;       // planned for that table, under limits that make it recompute
   program::Program turns;
   program::Program sharded;
   plan::Holdings holdings;

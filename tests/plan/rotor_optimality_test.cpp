@@ -125,7 +125,7 @@ TEST(RotorOptimality, NeverBeatsAndSeldomMissesTheOptimumOfShortChains) {
   EXPECT_EQ(sum.more_bytes, 0);
 }
 
-TEST(RotorOptimality, HoldsWithSeveralWaysOfKeepingAndOutputsLeftOut) {
+TEST(RotorOptimality, HoldsWithSeveralSaveModesAndOutputsLeftOut) {
   Dice dice(20210701);
   Comparison sum;
   for (int i = 0; i < 1500 && !HasFailure(); ++i) {

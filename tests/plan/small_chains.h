@@ -30,12 +30,12 @@ inline plan::CostTable make_chain(int64_t input,
                           .forward_extra_bytes = stage.forward_extra};
     layer.name += std::to_string(table.layers.size());
     layer.modes = {{.forward_s = stage.forward,
-                   .backward_s = stage.backward,
-                   .saved_bytes = stage.kept,
-                   .forward_extra_bytes = stage.forward_extra,
-                   .backward_extra_bytes = stage.backward_extra,
-                   .recompute_s = stage.forward,
-                   .recompute_extra_bytes = stage.forward_extra}};
+                    .backward_s = stage.backward,
+                    .saved_bytes = stage.kept,
+                    .forward_extra_bytes = stage.forward_extra,
+                    .backward_extra_bytes = stage.backward_extra,
+                    .recompute_s = stage.forward,
+                    .recompute_extra_bytes = stage.forward_extra}};
     table.layers.push_back(layer);
     input = stage.size;
   }

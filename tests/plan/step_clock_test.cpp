@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kForward = 1, kInput = 1;
 
-// Two stages and one micro-batch, backward in halves; the second stage's weight half takes `weight`.
+// Two stages and one micro-batch, with split backwards; the second stage's weight gradient takes
+// `weight`.
 double step_seconds(const StepClock::Transfer& transfer, double weight) {
   const schedule::Schedule schedule =
       schedule::make_schedule(schedule::Kind::ZeroBubbleH1, /*ranks=*/2, /*micro_batches=*/1);
@@ -28,8 +29,8 @@ double step_seconds(const StepClock::Transfer& transfer, double weight) {
 
 }  // namespace
 
-// The step ends with the second stage's weight half, which no gradient on its way holds up, or with
-// the first stage, which has waited for both messages.
+// The step ends with the second stage's weight gradient, which no gradient on its way holds up, or
+// with the first stage, which has waited for both messages.
 TEST(StepClock, TellsActivationsFromGradientsOnTheirWay) {
   const double there = 2 * kForward + kInput;
   EXPECT_EQ(step_seconds({.activation_s = 3, .gradient_s = 5}, 50), there + 3 + 50);

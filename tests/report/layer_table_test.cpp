@@ -47,7 +47,7 @@ TEST(LayerTable, SumsAreThoseOfTheInstructions) {
   EXPECT_EQ(sums.step.measured, measured.seconds);
 }
 
-TEST(LayerTable, HalvesAreABackwardAndTransfersAreNoWork) {
+TEST(LayerTable, SplitBackwardsAreBackwardsAndTransfersAreNoWork) {
   const Program program = pipeline_program(3);
   const Timeline predicted = program::simulate(program);
   const StepSums sums = step_sums({"", program, predicted});
@@ -113,17 +113,17 @@ TEST(LayerTable, PrintsMeasuredBesidePredicted) {
   const Timeline measured = program::simulate(slower);
   EXPECT_EQ(measured_beside_predicted({"A step", program, predicted, &measured}), R"(A step
 
-layer                forwards  again  kept                  forward  measured  ratio  backward  measured  ratio
----------------------------------------------------------------------------------------------------------------
-0 block 0 attention         2      1  1 x all, 1 x nothing   4.0 ms    6.0 ms   1.50    4.0 ms    6.0 ms   1.50
-1 block 0 mlp               1      0  1 x all                3.0 ms    4.5 ms   1.50    6.0 ms    9.0 ms   1.50
----------------------------------------------------------------------------------------------------------------
-all layers                                                   7.0 ms   10.5 ms   1.50   10.0 ms   15.0 ms   1.50
+layer                forwards  recomputed  kept                  forward  measured  ratio  backward  measured  ratio
+--------------------------------------------------------------------------------------------------------------------
+0 block 0 attention         2           1  1 x all, 1 x nothing   4.0 ms    6.0 ms   1.50    4.0 ms    6.0 ms   1.50
+1 block 0 mlp               1           0  1 x all                3.0 ms    4.5 ms   1.50    6.0 ms    9.0 ms   1.50
+--------------------------------------------------------------------------------------------------------------------
+all layers                                                        7.0 ms   10.5 ms   1.50   10.0 ms   15.0 ms   1.50
 
                         predicted  measured  ratio
 --------------------------------------------------
 forward                    7.0 ms   10.5 ms   1.50
-  of it again              2.0 ms    3.0 ms   1.50
+  of it recomputed         2.0 ms    3.0 ms   1.50
 backward                  10.0 ms   15.0 ms   1.50
 loss                       6.0 ms    9.0 ms   1.50
 step                       7.0 ms   10.5 ms   1.50

@@ -1,4 +1,4 @@
-// A pipeline to draw: two ranks of two layers each, backwards in halves, and what is sent.
+// A pipeline to draw: two ranks of two layers each, split backwards, and what is sent.
 #pragma once
 
 #include <cstdint>
@@ -124,27 +124,27 @@ class PipelineRank {
     add_split(micro_batch, kept, d);
   }
 
-  // The gradient leaves before the weights' halves begin.
+  // The gradient is sent before the weight gradients begin.
   void add_split(int32_t micro_batch, const Kept& kept, program::ValueId d) {
     using enum program::ValueKind;
     std::vector<program::ValueId> work;
     for (int32_t at = 1; at >= 0; --at) {
       const int32_t layer = first_ + at;
-      program::Instruction half = {
+      program::Instruction backward = {
           .op = program::Op::BackwardInput,
           .layer = layer,
           .micro_batch = micro_batch,
           .reads = {kept.x[static_cast<size_t>(at)], kept.s[static_cast<size_t>(at)], d},
           .seconds = 3e-3,
           .working_bytes = 30 * kExampleMiB};
-      half.frees = half.reads;
+      backward.frees = backward.reads;
       if (layer > 0) {
         d = value(Gradient, layer, micro_batch, 8);
-        half.makes.push_back(d);
+        backward.makes.push_back(d);
       }
       work.push_back(value(WeightWork, layer, micro_batch, 12));
-      half.makes.push_back(work.back());
-      add(half);
+      backward.makes.push_back(work.back());
+      add(backward);
     }
     if (number_ == 1) {
       send(d, micro_batch);

@@ -14,7 +14,7 @@ using plan::Recompute;
 
 constexpr int64_t kKiB = 1024;
 
-// An embedding and `blocks` blocks that can be kept in two ways; 1 MiB of state.
+// An embedding and `blocks` blocks with two save modes; 1 MiB of state.
 CostTable small_table(int blocks) {
   CostTable table{.description = "a small chain"};
   table.layers.push_back(
@@ -60,7 +60,7 @@ Outcome with_operations(const plan::Operations& operations) {
 TEST(PlanText, LineOfAPlanUnderALimit) {
   const CostTable table = small_table(3);
   EXPECT_EQ(plan_line(plan_of(table, Recompute::Rotor, 1400 * kKiB)),
-            "rotor, 1 forward run again; peak 1.4 MiB of 1.4 MiB; step 109.0 ms, 10.1 % over "
+            "rotor, 1 forward recomputed; peak 1.4 MiB of 1.4 MiB; step 109.0 ms, 10.1 % over "
             "keeping everything");
 }
 
@@ -68,7 +68,7 @@ TEST(PlanText, LineWithoutALimit) {
   const CostTable table = small_table(3);
   EXPECT_EQ(
       plan_line(plan_of(table, Recompute::None)),
-      "none, 0 forwards run again; peak 1.5 MiB; step 99.0 ms, 0.0 % over keeping everything");
+      "none, 0 forwards recomputed; peak 1.5 MiB; step 99.0 ms, 0.0 % over keeping everything");
 }
 
 TEST(PlanText, LineWithoutSeconds) {
@@ -80,13 +80,14 @@ TEST(PlanText, LineWithoutSeconds) {
       mode.forward_s = mode.backward_s = 0;
     }
   }
-  EXPECT_EQ(plan_line(plan_of(table, Recompute::None)), "none, 0 forwards run again; peak 1.2 MiB");
+  EXPECT_EQ(plan_line(plan_of(table, Recompute::None)),
+            "none, 0 forwards recomputed; peak 1.2 MiB");
 }
 
 TEST(PlanText, LineOfMicroBatches) {
   const CostTable table = small_table(3);
   EXPECT_EQ(plan_line(plan_of(table, Recompute::All, 0, 2)),
-            "all, 4 forwards run again per micro-batch; peak 1.2 MiB; step 258.0 ms, 31.6 % over "
+            "all, 4 forwards recomputed per micro-batch; peak 1.2 MiB; step 258.0 ms, 31.6 % over "
             "keeping everything");
 }
 
@@ -121,7 +122,7 @@ TEST(PlanText, DoesNotFitIsOneLine) {
             "cheapest changes would do");
 }
 
-TEST(PlanText, TableOfWays) {
+TEST(PlanText, TableOfSaveModes) {
   const CostTable table = small_table(3);
   EXPECT_EQ(
       plan_table(table,
@@ -189,7 +190,7 @@ head                                           1                           5.00
 TEST(PlanText, TotalsUnderALimit) {
   const CostTable table = small_table(3);
   EXPECT_EQ(plan_totals(table, plan_of(table, Recompute::Rotor, 1400 * kKiB)),
-            R"(recomputation       rotor, 1 forward run again
+            R"(recomputation       rotor, 1 forward recomputed
   weights           512.0 KiB
   gradients         512.0 KiB
 peak                1.4 MiB of 1.4 MiB allowed
@@ -202,7 +203,7 @@ step                109.0 ms predicted, 10.1 % over keeping everything
 TEST(PlanText, TotalsWithoutALimit) {
   const CostTable table = small_table(3);
   EXPECT_EQ(plan_totals(table, plan_of(table, Recompute::None)),
-            R"(recomputation       none, 0 forwards run again
+            R"(recomputation       none, 0 forwards recomputed
   weights           512.0 KiB
   gradients         512.0 KiB
 peak                1.5 MiB, no limit

@@ -78,7 +78,7 @@ TEST(TimelineSvg, NamesLayersTimesBytesAndTheLimit) {
   const Timeline predicted = program::simulate(program);
   const std::string svg = draw(program, true);
   for (const char* text : {">A step<",
-                           ">forward again<",
+                           ">recomputed forward<",
                            ">forward, keeps nothing<",
                            ">backward<",
                            ">ms<",
@@ -103,7 +103,7 @@ TEST(TimelineSvg, TooltipsHaveBothTimes) {
 
 TEST(TimelineSvg, OnlyKindsThatTakeTimeAreInTheLegend) {
   const std::string svg = draw(example_program({.recomputed = 0}), false);
-  EXPECT_EQ(svg.find("again"), std::string::npos);
+  EXPECT_EQ(svg.find("recomputed"), std::string::npos);
   EXPECT_EQ(svg.find(">forward, keeps nothing<"), std::string::npos);
   EXPECT_NE(svg.find(">forward<"), std::string::npos);
   EXPECT_NE(svg.find(">squares<"), std::string::npos);
@@ -188,7 +188,7 @@ TEST(TimelineSvg, WhatGoesBetweenRanksIsInLowLanesBelowTheirWork) {
   }
 }
 
-TEST(TimelineSvg, HalvesSendsAndReceivesAreNamed) {
+TEST(TimelineSvg, SplitBackwardsSendsAndReceivesAreNamed) {
   const std::string svg = draw(pipeline_program(3), false);
   for (const char* text :
        {">backward, input<",
@@ -238,7 +238,7 @@ TEST(TimelineSvg, LongLegendsTakeARowMore) {
                       Op::Squares,
                       Op::Decide,
                       Op::Prepare,
-                      Op::Exchange}) {
+                      Op::Exchange}) {  // a merge looks like an exchange
     program.ranks[0].instructions.push_back({.op = op, .layer = 0});
   }
   for (int32_t i = 0; i < static_cast<int32_t>(kNumBarKinds); ++i) {

@@ -553,7 +553,7 @@ TEST(AsynchronousPipeline, DiffersFromOneThatIsDrained) {
             run_as_pipeline({Kind::PipeDream2BW, 4, 8, drained}).losses);
 }
 
-// What is computed again works with the weights that the micro-batch went forward with.
+// What is recomputed works with the weights that the micro-batch went forward with.
 TEST(AsynchronousPipeline, RecomputesToTheSameBits) {
   for (const int32_t micro_batches : {1, 3}) {
     const Case c{Kind::PipeDream, 4, micro_batches, {4, 4, 2}};

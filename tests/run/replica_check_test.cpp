@@ -171,7 +171,7 @@ TEST(ReplicaCheck, ComparesWhatIsWholeBesideShardedWeights) {
     Replicas replicas(3, shard, at::kBFloat16);
     EXPECT_EQ(replicas.drift(0), "");
     EXPECT_FALSE(replicas.of(0).find(kMatrix)->weight.defined());
-    // Its own pieces are nobody else's.
+    // Its own shards are nobody else's.
     const model::Parameters& first = replicas.of(0);
     flip_last_bit(first.own_weights(first.segments().front()));
     EXPECT_EQ(replicas.drift(0), "");

@@ -93,7 +93,7 @@ TEST(FindFault, FindsABackwardBeforeItsForward) {
             "rank 0, backward of micro-batch 0 at stage 0: its forward has not been run");
 }
 
-TEST(FindFault, FindsHalvesInTheWrongOrder) {
+TEST(FindFault, FindsASplitBackwardInTheWrongOrder) {
   Schedule schedule = make_schedule(Kind::ZeroBubbleH1, 1, 1);
   std::swap(schedule.turns[0][1], schedule.turns[0][2]);
   EXPECT_EQ(find_fault(schedule),

@@ -1,4 +1,4 @@
-// check finds a layer that does not come out the same when it is run again, and names the tensor.
+// check finds a layer that does not come out the same when it is recomputed, and names the tensor.
 #include "penstock/train/check.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace penstock::train {
 namespace {
 
 // The planted fault: dropout by a random state of the layer's own, which moves on with every
-// forward and starts anew with every backward. Run once per step it is always the same; run again
-// it is not.
+// forward and starts anew with every backward. Run once per step it is always the same;
+// recomputed it is not.
 class OwnRandomState final : public model::Layer {
  public:
   const std::string& name() const override { return name_; }

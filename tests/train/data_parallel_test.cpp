@@ -146,14 +146,14 @@ class DataParallel : public testing::TestWithParam<Case> {
     return summary;
   }
 
-  bool recomputes() const { return title_.find(" 0 forwards run again") == std::string::npos; }
+  bool recomputes() const { return title_.find(" 0 forwards recomputed") == std::string::npos; }
 
   test::TempFolder folder_;
   std::string title_;  // of the last plan
 };
 
-// The highest, in steps of a four-hundredth, that makes the plan compute something again; 1 where
-// none does.
+// The highest, in steps of a four-hundredth, that makes the plan recompute something; 1 where none
+// does.
 int64_t limit_that_recomputes(config::Recipe recipe) {
   const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const plan::CostTable costs = plan::read_costs(recipe.plan.costs);

@@ -74,7 +74,7 @@ TrainState load(const std::filesystem::path& folder,
                 optim::Optimizer& optimizer);
 
 // The same for a model that is with several ranks, in any way, whoever saved it: each reads what it
-// has of the weights and of the optimizer's state. What layers see of its replicas' pieces is still
+// has of the weights and of the optimizer's state. What layers see of its replicas' shards is still
 // to be gathered. All ranks call it; what one throws, all throw.
 TrainState load(const std::filesystem::path& folder,
                 const config::Recipe& recipe,

@@ -78,8 +78,8 @@ bool is_replicated(const optim::StateBuffer& buffer, const model::Parameters& pa
 }
 
 std::vector<TensorShard> shards_of(const optim::StateBuffer& buffer,
-                             const model::Parameters& parameters,
-                             const std::vector<Segment>& segments) {
+                                   const model::Parameters& parameters,
+                                   const std::vector<Segment>& segments) {
   std::vector<TensorShard> shards;
   for (const Segment& segment : segments) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
@@ -141,7 +141,7 @@ std::vector<TensorShard> weight_shards(const model::Parameters& parameters) {
 }
 
 std::vector<TensorShard> state_shards(const model::Parameters& parameters,
-                                const optim::Optimizer& optimizer) {
+                                      const optim::Optimizer& optimizer) {
   std::vector<TensorShard> shards;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     if (!buffer.is_per_replica) {
@@ -152,7 +152,7 @@ std::vector<TensorShard> state_shards(const model::Parameters& parameters,
 }
 
 std::vector<TensorShard> replica_state_shards(const model::Parameters& parameters,
-                                        const optim::Optimizer& optimizer) {
+                                              const optim::Optimizer& optimizer) {
   std::vector<TensorShard> shards;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     if (buffer.is_per_replica) {
@@ -163,7 +163,7 @@ std::vector<TensorShard> replica_state_shards(const model::Parameters& parameter
 }
 
 std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
-                                    const std::set<std::string>& left_out) {
+                                          const std::set<std::string>& left_out) {
   std::vector<TensorShard> shards;
   for (const Segment& segment : parameters.segments()) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
@@ -182,8 +182,8 @@ std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
 }
 
 std::vector<TensorShard> state_to_write(const model::Parameters& parameters,
-                                  const optim::Optimizer& optimizer,
-                                  const std::set<std::string>& left_out) {
+                                        const optim::Optimizer& optimizer,
+                                        const std::set<std::string>& left_out) {
   std::vector<TensorShard> all;
   for (const optim::StateBuffer& buffer : optimizer.state()) {
     std::vector<Segment> segments = segments_of(buffer, parameters, true);

@@ -1,4 +1,4 @@
-// A rank's pieces of the tensors that a checkpoint holds, and the tensors themselves.
+// A rank's shards of the tensors that a checkpoint holds, and the tensors themselves.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/tensor_shards.h"
 #include "penstock/checkpoint/safetensors_writer.h"
+#include "penstock/checkpoint/tensor_shards.h"
 #include "penstock/model/chain.h"
 
 namespace penstock::model {
@@ -38,19 +38,19 @@ std::vector<TensorShard> layer_state_shards(const model::Parameters& parameters)
 // What a rank is to read.
 std::vector<TensorShard> weight_shards(const model::Parameters& parameters);
 std::vector<TensorShard> state_shards(const model::Parameters& parameters,
-                                const optim::Optimizer& optimizer);
+                                      const optim::Optimizer& optimizer);
 // Of state that each replica has its own values of: the tensor is called "<parameter>.<buffer>",
 // and replica_name() gives that of one replica.
 std::vector<TensorShard> replica_state_shards(const model::Parameters& parameters,
-                                        const optim::Optimizer& optimizer);
+                                              const optim::Optimizer& optimizer);
 
 // What a rank is to write. All ranks together write each element once: replicas that have the same
 // elements share them, and of a parameter that several ranks of a pipeline have one writes.
 // `left_out`: parameters that another rank of the pipeline writes.
 std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
-                                    const std::set<std::string>& left_out);
+                                          const std::set<std::string>& left_out);
 std::vector<TensorShard> state_to_write(const model::Parameters& parameters,
-                                  const optim::Optimizer& optimizer,
-                                  const std::set<std::string>& left_out);
+                                        const optim::Optimizer& optimizer,
+                                        const std::set<std::string>& left_out);
 
 }  // namespace penstock::checkpoint

@@ -35,7 +35,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 void check_shard(const TensorShard& shard) {
   PENSTOCK_CHECK(
       shard.flat.dim() == 1 && shard.flat.is_contiguous() && shard.flat.scalar_type() == at::kFloat,
-      "a piece of ",
+      "a shard of ",
       shard.tensor,
       " that is no flat float32");
 }
@@ -73,7 +73,7 @@ std::vector<PlacedShard> in_order(const SafetensorsLayout& layout,
 void write_shard(SafetensorsWriter& writer, const TensorEntry& entry, const TensorShard& shard) {
   PENSTOCK_CHECK(shard.flat.dim() == 1 && shard.flat.is_contiguous() &&
                      dtype_of(shard.flat.scalar_type()) == entry.dtype,
-                 "a piece of ",
+                 "a shard of ",
                  shard.tensor,
                  " that is not flat, or of another type than its file");
   const size_t element = shard.flat.element_size();
@@ -126,7 +126,7 @@ void read_floats(const SafetensorsFile& file,
   view_of(out).copy_(at::from_blob(stored.data(), {static_cast<int64_t>(out.size())}, type));
 }
 
-// Fills a piece with what `read` gives for its stretches.
+// Fills a shard with what `read` gives for its stretches.
 void fill(const TensorShard& shard,
           const std::function<void(int64_t first, std::span<float> out)>& read) {
   check_shard(shard);

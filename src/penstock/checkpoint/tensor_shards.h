@@ -28,8 +28,8 @@ struct TensorShard {
 };
 
 // Fills the file folder/name, which is there as create_safetensors() makes it: each rank with its
-// pieces, at the same time, and durably. All ranks call it, and have the answer. InternalError
-// unless the pieces of all ranks are all the file's data, each element once.
+// shards, at the same time, and durably. All ranks call it, and have the answer. InternalError
+// unless the shards of all ranks are all the file's data, each element once.
 FileRecord write_shards(const std::filesystem::path& folder,
                         const std::string& name,
                         const SafetensorsLayout& layout,
@@ -41,10 +41,10 @@ const TensorEntry& require_tensor(const SafetensorsFile& file,
                                   const std::string& name,
                                   const std::vector<int64_t>& shape);
 
-// Fills every piece; float32, float16 and bfloat16 are read, a few MiB at a time. Throws
+// Fills every shard; float32, float16 and bfloat16 are read, a few MiB at a time. Throws
 // CheckpointError when a tensor is missing or has another shape or type.
 void read_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards);
-// The same for pieces of any type, which the file must have as they are.
+// The same for shards of any type, which the file must have as they are.
 void read_exact_shards(const SafetensorsFile& file, const std::vector<TensorShard>& shards);
 
 // As files name a tensor's type. InternalError for those that they do not have.
@@ -52,9 +52,9 @@ Dtype dtype_of(at::ScalarType type);
 
 // Of a tensor that each replica has its own values of: "<tensor>.<replica>".
 std::string replica_name(const std::string& tensor, int64_t replica);
-// Makes them pieces of that replica's tensors.
+// Makes them shards of that replica's tensors.
 void name_by_replica(std::vector<TensorShard>& shards, int64_t replica);
-// Fills a piece with the mean of what so many replicas have of its tensor.
+// Fills a shard with the mean of what so many replicas have of its tensor.
 void read_mean(const SafetensorsFile& file, const TensorShard& shard, int64_t replicas);
 
 // Whether two tensors of the file have the same bytes.

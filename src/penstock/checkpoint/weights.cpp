@@ -8,10 +8,10 @@
 
 #include "penstock/base/error.h"
 #include "penstock/checkpoint/manifest.h"
-#include "penstock/checkpoint/tensor_shards.h"
 #include "penstock/checkpoint/rank_shards.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/safetensors.h"
+#include "penstock/checkpoint/tensor_shards.h"
 #include "penstock/checkpoint/together.h"
 #include "penstock/checkpoint/verify.h"
 #include "penstock/comm/group.h"

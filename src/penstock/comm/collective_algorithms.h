@@ -62,7 +62,7 @@ struct Fold {
     return rank < 2 * num_surplus ? rank / 2 : rank - num_surplus;
   }
   int32_t rank_of(int32_t core) const { return core < num_surplus ? 2 * core : core + num_surplus; }
-  // The blocks of the core ranks: the pieces of those they stand for.
+  // The blocks of the core ranks: the chunks of those they stand for.
   std::vector<int64_t> blocks(Cuts cuts) const;
 
   int32_t core_size;

@@ -32,7 +32,7 @@ int64_t sent_down(const TreePlace& place, int64_t bytes) {
   return bytes * static_cast<int64_t>(place.children.size());
 }
 
-// All pieces below the rank.
+// All chunks below the rank.
 int64_t scattered(const TreePlace& place, Cuts cuts, int32_t rank) {
   return chunks(cuts, rank + 1, std::max(rank + 1, place.end)).bytes();
 }

@@ -17,7 +17,7 @@ struct Traffic {
 // Own: as Ring.
 Traffic all_reduce_traffic(
     Algorithm algorithm, int32_t rank, int32_t size, int64_t count, Element element);
-// The rank count is that of the pieces.
+// There are as many ranks as chunks.
 Traffic reduce_scatter_traffic(Algorithm algorithm,
                                int32_t rank,
                                std::span<const int64_t> cuts,

@@ -18,8 +18,8 @@ enum class Algorithm {
   Naive,      // all to rank 0 and back
   Tree,       // a binomial tree up and down
   Butterfly,  // halves with ever nearer partners, then back: recursive halving and doubling
-  Ring,       // pieces round and round
-  Direct,     // each rank adds its piece, in the order of the ranks: the same bits in every run
+  Ring,       // chunks round and round
+  Direct,     // each rank adds its chunk, in the order of the ranks: the same bits in every run
   Own,        // of the group's library; Direct where it has none, as for ranks that are threads
 };
 inline constexpr Algorithm kAlgorithms[] = {Algorithm::Naive,
@@ -32,7 +32,7 @@ inline constexpr Algorithm kAlgorithms[] = {Algorithm::Naive,
 std::string_view algorithm_name(Algorithm algorithm);  // "ring"
 std::optional<Algorithm> parse_algorithm(std::string_view name);
 
-// Offsets that cut `count` elements into pieces, the first ones longer by one where it does not
+// Offsets that cut `count` elements into chunks, the first ones longer by one where it does not
 // come out even.
 std::vector<int64_t> even_cuts(int64_t count, int32_t chunks);
 
@@ -53,8 +53,8 @@ class Collectives {
   void all_reduce(
       void* data, int64_t count, Element element, Algorithm algorithm, const What& what);
 
-  // cuts: size() + 1 offsets in elements, ascending from 0; rank k's piece is [cuts[k], cuts[k +
-  // 1]) and may be empty. Afterwards this rank's piece is the sum over all ranks, and the others
+  // cuts: size() + 1 offsets in elements, ascending from 0; rank k's chunk is [cuts[k], cuts[k +
+  // 1]) and may be empty. Afterwards this rank's chunk is the sum over all ranks, and the others
   // are garbage.
   void reduce_scatter(void* data,
                       std::span<const int64_t> cuts,
@@ -62,7 +62,7 @@ class Collectives {
                       Algorithm algorithm,
                       const What& what);
 
-  // Every rank's piece goes to all others. Offsets in bytes.
+  // Every rank's chunk goes to all others. Offsets in bytes.
   void all_gather(void* data,
                   std::span<const int64_t> byte_cuts,
                   Algorithm algorithm,

@@ -41,7 +41,7 @@ void direct_all_gather(Exchange& exchange, Cuts cuts) {
   exchange.finish_sends();
 }
 
-// Rank 0 deals out the pieces, each of the others sends its own to the rest.
+// Rank 0 deals out the chunks, each of the others sends its own to the rest.
 void direct_broadcast(Exchange& exchange, Cuts cuts) {
   const int32_t rank = exchange.rank();
   const int32_t size = exchange.size();

@@ -2,8 +2,8 @@
 
 namespace penstock::comm {
 
-// In step s a rank passes on the sum of piece (rank - 1 - s), to which s ranks before it have
-// added; after size - 1 steps its own piece comes by, complete but for its own share.
+// In step s a rank passes on the sum of chunk (rank - 1 - s), to which s ranks before it have
+// added; after size - 1 steps its own chunk comes by, complete but for its own share.
 void ring_reduce_scatter(Exchange& exchange, Cuts cuts) {
   const int32_t size = exchange.size();
   const int32_t next = (exchange.rank() + 1) % size;

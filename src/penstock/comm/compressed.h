@@ -1,6 +1,6 @@
-// The average of a vector over the ranks of a group, sent as signs and scales: about an eighth of a
-// byte per element each way, where an all-reduce in half precision sends two bytes. What the signs
-// leave out is kept, by the rank that sent them, and sent later. See docs/onebit.md.
+// The average of a vector over the ranks of a group, 1-bit compressed to signs and scales: about an
+// eighth of a byte per element each way, where an all-reduce in half precision sends two bytes.
+// What the signs leave out is kept, by the rank that sent them, and sent later. See docs/onebit.md.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ class SignBlocks {
 class CompressedReduce {
  public:
   // Belongs to one thread. All messages use the one channel. The staging is the only working memory
-  // that grows with anything: longer vectors go in pieces that fit. The group must outlive this.
+  // that grows with anything: longer vectors go in chunks that fit. The group must outlive this.
   CompressedReduce(Group& group, int64_t channel, std::span<std::byte> staging);
   // One block for each rank, one to receive.
   static int64_t least_staging(int32_t ranks);
@@ -62,7 +62,7 @@ class CompressedReduce {
   // left.
   static void average_alone(const SignBlocks& blocks, const Vector& vector);
 
-  // Every byte becomes the bitwise or of all ranks': joins what ranks have pieces of, where each
+  // Every byte becomes the bitwise or of all ranks': joins what ranks have shards of, where each
   // has zeros for those of the others.
   void join(std::span<std::byte> bytes, const What& what);
 

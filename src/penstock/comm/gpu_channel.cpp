@@ -8,11 +8,11 @@
 namespace penstock::comm {
 
 GpuChannel::GpuChannel(Group& group,
-                         int32_t from,
-                         int32_t to,
-                         int64_t channel,
-                         std::unique_ptr<GpuLink> link,
-                         CUstream_st* stream)
+                       int32_t from,
+                       int32_t to,
+                       int64_t channel,
+                       std::unique_ptr<GpuLink> link,
+                       CUstream_st* stream)
     : group_(group),
       from_(from),
       to_(to),
@@ -50,10 +50,10 @@ void require_processes(const Group& group) {
   }
 }
 
-void require_own_gpus(std::span<const double> cards) {
-  for (size_t i = 0; i < cards.size(); ++i) {
-    for (size_t j = i + 1; j < cards.size(); ++j) {
-      if (cards[i] == cards[j]) {
+void require_own_gpus(std::span<const double> gpus) {
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    for (size_t j = i + 1; j < gpus.size(); ++j) {
+      if (gpus[i] == gpus[j]) {
         throw ConfigError(cat("run.links = \"nccl\" needs a GPU for each rank, and ranks ",
                               i,
                               " and ",

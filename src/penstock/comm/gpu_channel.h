@@ -1,4 +1,4 @@
-// Messages from the GPU of one rank to that of another: the bytes by a link of the cards, and a
+// Messages from the GPU of one rank to that of another: the bytes by a link between the GPUs, and a
 // word with each through the group. The word is what the host waits for, so time-outs and failures
 // of peers are told as everywhere; a stream waits for the bytes alone.
 #pragma once
@@ -17,11 +17,11 @@ class GpuChannel {
  public:
   // The group and the stream must outlive it.
   GpuChannel(Group& group,
-              int32_t from,
-              int32_t to,
-              int64_t channel,
-              std::unique_ptr<GpuLink> link,
-              CUstream_st* stream);
+             int32_t from,
+             int32_t to,
+             int64_t channel,
+             std::unique_ptr<GpuLink> link,
+             CUstream_st* stream);
 
   // Both ends call it before the first message, and ranks with several routes in one order. A link
   // connects at its first use, and each end waits there for the other: here one byte of the GPU's
@@ -44,9 +44,9 @@ class GpuChannel {
   CUstream_st* const stream_;
 };
 
-// Throws ConfigError where ranks are threads or share a card, which NCCL does not link. `cards` has
-// a number for the card of each rank.
+// Throws ConfigError where ranks are threads or share a GPU, which NCCL does not link. `gpus` has a
+// number for the GPU of each rank.
 void require_processes(const Group& group);
-void require_own_gpus(std::span<const double> cards);
+void require_own_gpus(std::span<const double> gpus);
 
 }  // namespace penstock::comm

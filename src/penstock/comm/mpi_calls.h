@@ -77,7 +77,7 @@ class MpiCalls {
                                         int count,
                                         Element element,
                                         MpiRequest& request) noexcept = 0;
-  // The sum of a rank's piece is left at the start of the data. The counts must stay as they are
+  // The sum of a rank's chunk is left at the start of the data. The counts must stay as they are
   // until the request is done; so must those below.
   [[nodiscard]] virtual MpiError reduce_scatter(MpiCommunicator communicator,
                                                 void* data,

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Lock = std::lock_guard<std::mutex>;
 
-// MPI counts in int. A longer message goes as pieces of this size and a last one that is shorter,
+// MPI counts in int. A longer message goes as chunks of this size and a last one that is shorter,
 // perhaps empty.
 constexpr int64_t kChunkBytes = int64_t{1} << 30;
 
@@ -147,7 +147,7 @@ void MpiGroup::take(int32_t peer, int64_t channel, void* data, int64_t bytes, co
   }
 }
 
-// The bytes of the next piece, which is left where it is if it is longer than there is room.
+// The bytes of the next chunk, which is left where it is if it is longer than there is room.
 int64_t MpiGroup::take_chunk(
     int32_t peer, int64_t channel, void* data, int64_t room, const What& what) {
   const int tag = static_cast<int>(channel);

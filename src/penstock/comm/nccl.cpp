@@ -68,7 +68,7 @@ class NcclLink final : public GpuLink {
  private:
   static constexpr int kSender = 0;
   static constexpr int kReceiver = 1;
-  // A transfer that waits for its peer keeps its blocks on the card, beside the layers' kernels.
+  // A transfer that waits for its peer keeps its blocks on the GPU, beside the layers' kernels.
   // Fewer also need fewer buffers.
   static constexpr int kMostBlocks = 4;
 

@@ -353,7 +353,7 @@ std::vector<Option> make_table() {
              &TrainOptions::precision,
              {"float32", "tf32", "bfloat16", "float16"},
              "precision of forward and backward; weights, their gradients and the optimizer stay "
-             "in float32; tf32: float32 with products in TF32, cuda only; float16: with dynamic "
+             "in float32; tf32: float32 with GEMMs in TF32, cuda only; float16: with dynamic "
              "loss scaling, cuda only"),
       number("train.loss_scale",
              train,
@@ -399,7 +399,7 @@ std::vector<Option> make_table() {
              plan,
              &PlanOptions::recompute,
              {"auto", "none", "all", "sqrt", "rotor", "rotor-uniform"},
-             "what is computed again instead of kept: nothing, every layer, segments of about the "
+             "what is recomputed instead of kept: nothing, every layer, segments of about the "
              "root of their number, or what is fastest within plan.memory (rotor; rotor-uniform: "
              "the same "
              "for every micro-batch of a pipeline); \"auto\": rotor where there is a limit, none "
@@ -424,13 +424,14 @@ std::vector<Option> make_table() {
               "plan.pipeline x plan.data ranks. Where a launcher or --ranks says that there are "
               "more, what is 1 of the two is chosen, with the shortest predicted step within "
               "plan.memory"),
-      choice("plan.shard",
-             plan,
-             &PlanOptions::shard,
-             {"auto", "none", "optimizer", "gradients", "parameters"},
-             "what the replicas have in pieces, one each, instead of whole: optimizer state (ZeRO "
-             "1), gradients too (ZeRO 2), parameters too (ZeRO 3, FSDP); \"auto\": what has the "
-             "shortest predicted step within plan.memory"),
+      choice(
+          "plan.shard",
+          plan,
+          &PlanOptions::shard,
+          {"auto", "none", "optimizer", "gradients", "parameters"},
+          "what the replicas have sharded, one shard each, instead of whole: optimizer state "
+          "(ZeRO 1), gradients too (ZeRO 2), parameters too (ZeRO 3, FSDP); \"auto\": what has the "
+          "shortest predicted step within plan.memory"),
       flag(
           "plan.keep_gathered",
           plan,

@@ -159,16 +159,18 @@ void validate_one_bit(const Recipe& recipe) {
                "\""));
   }
   if (plan.shard == "gradients" || plan.shard == "parameters") {
-    refuse(cat("sends signs of what every replica makes of its whole gradient, and plan.shard = \"",
-               plan.shard,
-               "\" leaves it only a piece; try plan.shard = \"optimizer\""));
+    refuse(
+        cat("compresses to 1 bit what every replica makes of its whole gradient, and "
+            "plan.shard = \"",
+            plan.shard,
+            "\" leaves it only a shard; try plan.shard = \"optimizer\""));
   }
   if (train.optimizer == "zeroone-adam" && plan.shard == "optimizer" &&
       train.local_step_clipper > 1) {
     refuse(cat("with train.local_step_clipper = ",
                train.local_step_clipper,
                " lets every replica move all weights by itself, and with plan.shard = "
-               "\"optimizer\" it moves a piece; set train.local_step_clipper = 1, or plan.shard = "
+               "\"optimizer\" it moves a shard; set train.local_step_clipper = 1, or plan.shard = "
                "\"none\""));
   }
 }

@@ -70,7 +70,7 @@ struct TrainOptions {
   int64_t loss_scale_hysteresis = 2;
   int64_t seed = 1;
 
-  bool is_one_bit() const;  // replicas send each other signs
+  bool is_one_bit() const;  // replicas exchange 1-bit compressed vectors
 };
 
 // What may change without changing the numbers.

@@ -17,7 +17,7 @@ class GpuContext;
 
 struct DeviceOptions {
   bool is_deterministic = false;  // GPU: the same bits every time
-  bool allows_tf32 = false;       // GPU: products of float32 may be rounded to TF32
+  bool allows_tf32 = false;       // GPU: GEMMs of float32 may be rounded to TF32
   // GPU: which of those that this process sees, modulo their number.
   int32_t index = 0;
   // GPU: other threads of this process are ranks too and may compute on the same one.

@@ -90,7 +90,7 @@ bool GpuContext::prefers_first(const std::string& key,
   gpu::Event began, ended;
   const auto seconds = [&](const std::function<void()>& work) {
     constexpr int kRuns = 5;
-    work();  // the algorithms of its products are chosen here
+    work();  // the algorithms of its GEMMs are chosen here
     began.record(compute());
     for (int i = 0; i < kRuns; ++i) {
       work();
@@ -99,7 +99,7 @@ bool GpuContext::prefers_first(const std::string& key,
     ended.wait();
     return gpu::seconds_between(began, ended) / kRuns;
   };
-  // Twice, for the first of two neighbours meets a cooler card.
+  // Twice, for the first of two neighbours meets a cooler GPU.
   double one = seconds(first), other = seconds(second);
   one = std::min(one, seconds(first));
   other = std::min(other, seconds(second));

@@ -1,5 +1,5 @@
-// What the work on one GPU shares: streams, matrix products, attention, and pinned memory for
-// numbers on their way to the host. Only in builds with CUDA.
+// What the work on one GPU shares: streams, GEMMs, attention, and pinned memory for numbers on
+// their way to the host. Only in builds with CUDA.
 #pragma once
 
 #include <array>

@@ -114,7 +114,7 @@ class Description {
     const bool is_tf32 = gemm.type == Type::Float32 && allows_tf32;
     PENSTOCK_BLAS(cublasLtMatmulDescCreate(
         &description_, is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    // In cuBLAS's columns the product is Dᵀ = bᵀ aᵀ, so b comes first.
+    // In cuBLAS's columns the GEMM is Dᵀ = bᵀ aᵀ, so b comes first.
     set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.is_b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.is_a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(gemm));

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, with what can be fused into them: bias, residual, GELU and its
+// GEMMs by cuBLASLt, with what can be fused into them: bias, residual, GELU and its
 // derivative, accumulation in float32. For each shape the library proposes several algorithms; the
 // first is rarely the fastest, so they are timed once and the best is kept. docs/gpu.md has
 // figures.
@@ -54,7 +54,7 @@ class Gemms {
   static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 
   // The workspace has kWorkspaceBytes on the current device and outlives this. Calls on one Gemms
-  // must be ordered by one stream: they share it. Products of float32 are rounded to TF32 where
+  // must be ordered by one stream: they share it. GEMMs of float32 are rounded to TF32 where
   // `allows_tf32`.
   Gemms(void* workspace, bool allows_tf32);
   ~Gemms();

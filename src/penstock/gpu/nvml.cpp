@@ -165,8 +165,8 @@ std::optional<GpuMemory> PowerMeter::memory() const {
     return std::nullopt;
   }
   return GpuMemory{static_cast<int64_t>(memory.total),
-                    static_cast<int64_t>(memory.used),
-                    static_cast<int64_t>(memory.free)};
+                   static_cast<int64_t>(memory.used),
+                   static_cast<int64_t>(memory.free)};
 }
 
 std::optional<std::string> PowerMeter::name() const {

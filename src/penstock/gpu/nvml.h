@@ -1,4 +1,4 @@
-// The card's own meters through NVML: energy, power, clock, memory, and who computes on it. The
+// The GPU's own meters through NVML: energy, power, clock, memory, and who computes on it. The
 // library is opened when the program runs, so a machine without a driver can have the program too.
 //
 // Joules are the meter to trust for a window of several seconds: the counter advances in the driver
@@ -34,14 +34,14 @@ class PowerMeter {
   PowerMeter& operator=(PowerMeter&&) noexcept;
   ~PowerMeter();
 
-  // Each is nothing where the card does not support it.
+  // Each is nothing where the GPU does not support it.
   std::optional<double> joules() const;  // since the driver was loaded
   std::optional<double> watts() const;
   std::optional<double> clock_mhz() const;  // of the multiprocessors
   std::optional<GpuMemory> memory() const;
   std::optional<std::string> name() const;
 
-  // All that compute on the card now, this process among them. In a container the list may be
+  // All that compute on the GPU now, this process among them. In a container the list may be
   // empty, or in the numbers of the machine.
   std::optional<std::vector<GpuProcess>> processes() const;
 

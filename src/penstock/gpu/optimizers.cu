@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) finish_norm(const double* partials,
 
 // ---- The updates ----
 
-// What one block works on; pieces shorter than kChunkElements leave their last blocks empty.
+// What one block works on; chunks shorter than kChunkElements leave their last blocks empty.
 struct Slice {
   int64_t first;
   int count;

@@ -2,7 +2,7 @@
 // penstock/kernels/optimizers.h. What the gradients are multiplied by, and whether the step is
 // taken at all, is decided on the device (GradientState), so nothing waits for the host.
 //
-// All flat buffers share one layout and are 16-byte aligned. Elements outside the pieces (padding)
+// All flat buffers share one layout and are 16-byte aligned. Elements outside the chunks (padding)
 // are not written.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace penstock::gpu {
 
 inline constexpr int64_t kChunkElements = 65536;
-// Pieces are spread over this many blocks each.
+// Chunks are spread over this many blocks each.
 inline constexpr int64_t kChunkSlices = 8;
 
 // A range of the flat buffers within one parameter.
@@ -46,7 +46,7 @@ struct GradientNorm {
 inline constexpr int64_t kNormBlocks = 1056;
 void gradient_norm(const GradientNorm& work, Stream stream);
 
-// In all updates: pieces and state are in device memory. compute_copy takes the new weights in
+// In all updates: chunks and state are in device memory. compute_copy takes the new weights in
 // copy_type; null where the weights themselves are computed with. Settings are passed by value, so
 // a captured graph repeats them until its nodes are updated.
 struct AdamW {
@@ -76,7 +76,7 @@ struct Sgd {
 };
 void sgd_update(const Sgd& work, Stream stream);
 
-// The pieces of one parameter. Where is_scaled, its update gets the length of its weights times lr.
+// The chunks of one parameter. Where is_scaled, its update gets the length of its weights times lr.
 struct LambParameter {
   int64_t first_chunk;
   int32_t chunk_count;
@@ -95,7 +95,7 @@ struct Lamb {
   Type copy_type;
   const UpdateChunk* chunks;
   int64_t chunk_count;
-  const LambParameter* parameters;  // together they hold every piece once
+  const LambParameter* parameters;  // together they hold every chunk once
   int64_t parameter_count;
   kernels::LambNorms* norms;  // chunk_count * kChunkSlices squared norms of slices
   float* rates;               // chunk_count, each the lr times the ratio of its parameter

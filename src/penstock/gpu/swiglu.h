@@ -1,4 +1,4 @@
-// SwiGLU between the products: silu(gate) * up, and the gradients of both. In float32 inside.
+// SwiGLU between the GEMMs: silu(gate) * up, and the gradients of both. In float32 inside.
 #pragma once
 
 #include <cstdint>

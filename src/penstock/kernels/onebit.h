@@ -1,6 +1,6 @@
-// Vectors sent as their signs: 1-bit compression with error feedback (Seide et al., 2014; Tang et
-// al., 2021). A block of values becomes one bit each and one scale, the root of their mean square;
-// what that leaves out is kept as an error, and added to what is sent next. See docs/onebit.md.
+// 1-bit compression of vectors, with error feedback (Seide et al., 2014; Tang et al., 2021). A
+// block of values becomes the sign of each and one scale, the root of their mean square; what that
+// leaves out is kept as an error, and added to what is sent next. See docs/onebit.md.
 //
 // An element may be dead: it has had no gradient, so that nothing is known of its variance. It is
 // sent as anything, read as zero, and takes no part in the scale.

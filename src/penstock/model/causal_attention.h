@@ -20,7 +20,7 @@ struct HeadCounts {
 struct MixedHeads {
   at::Tensor values;  // [B T, C]
   // What backward needs beside qkv and the values: one number per row (fused attention), or the
-  // probabilities [B, H, T, T] where they are dropped. Undefined: worked out again in backward.
+  // probabilities [B, H, T, T] where they are dropped. Undefined: recomputed in backward.
   at::Tensor statistics;
 };
 

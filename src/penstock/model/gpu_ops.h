@@ -1,4 +1,4 @@
-// The arithmetic of the fused layers on a GPU, on tensors: our kernels, cuBLASLt's products and
+// The arithmetic of the fused layers on a GPU, on tensors: our kernels, cuBLASLt's GEMMs and
 // cuDNN's attention, each with its gradient. The counterpart of blocks.h. Works below autograd, on
 // the context's compute stream; all tensors are contiguous. Matrices are row-major; weights are
 // [in, out].
@@ -30,7 +30,7 @@ class GpuOps {
   struct Activated {
     at::Tensor activated, hidden;  // hidden: only where it was asked for
   };
-  // gelu(x W + b). Either in the product's epilogue or by a kernel of its own, whichever is faster
+  // gelu(x W + b). Either in the GEMM's epilogue or by a kernel of its own, whichever is faster
   // here; deterministic: always the latter, for then gelu(hidden) gives the same bits again.
   Activated linear_gelu(const at::Tensor& x,
                         const at::Tensor& weight,

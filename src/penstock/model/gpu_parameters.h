@@ -12,7 +12,7 @@
 
 namespace penstock::model {
 
-// The gradients of matrices come out of products, which may overwrite.
+// The gradients of matrices come out of GEMMs, which may overwrite.
 inline std::vector<ParameterSpec> with_overwritten_gradients(std::vector<ParameterSpec> specs) {
   for (ParameterSpec& spec : specs) {
     spec.is_gradient_overwritten = spec.shape.size() == 2;
@@ -32,8 +32,8 @@ inline void make_head_table(ParameterSpec& spec) {
   spec.padding = (padded_rows(spec.shape[0]) - spec.shape[0]) * spec.shape[1];
 }
 
-// For an input half whose weight half will add to these gradients: what is fresh is said to be so
-// only once, to whoever comes first.
+// For a backward_input whose backward_weight will add to these gradients: what is fresh is said to
+// be so only once, to whoever comes first.
 inline void clear_fresh(const Gradients& gradients, std::initializer_list<size_t> indices) {
   for (const size_t index : indices) {
     if (gradients.is_fresh(index)) {

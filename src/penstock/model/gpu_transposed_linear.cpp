@@ -11,7 +11,7 @@ namespace {
 // A dense matrix, or columns of one.
 void require_rows(const at::Tensor& matrix) {
   PENSTOCK_CHECK(matrix.is_cuda() && matrix.dim() == 2 && matrix.stride(1) == 1,
-                 "a product needs rows on the GPU");
+                 "a GEMM needs rows on the GPU");
 }
 
 gpu::Gemm make_gemm(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d) {

@@ -4,10 +4,10 @@
 //   chain.end_with(function_loss("loss", [](const at::Tensor& out, const at::Tensor& target) {
 //     return at::cross_entropy_loss(out, target, {}, at::Reduction::Sum); }));
 //
-// A module may have several inputs and outputs, buffers (batch norm) and random numbers (dropout). What
-// it draws depends on (seed, step, first sample of the micro-batch, layer) alone, so that a forward that
-// is run again draws the same. Its buffers are the layer's state: only the first forward changes them.
-// docs/own_models.md has more. Modules run on the CPU.
+// A module may have several inputs and outputs, buffers (batch norm) and random numbers (dropout).
+// What it draws depends on (seed, step, first sample of the micro-batch, layer) alone, so that a
+// recomputed forward draws the same. Its buffers are the layer's state: only the first forward
+// changes them. docs/own_models.md has more. Modules run on the CPU.
 #pragma once
 
 #include <functional>

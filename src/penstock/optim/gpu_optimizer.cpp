@@ -32,7 +32,7 @@ T* pointer(const at::Tensor& bytes) {
   return static_cast<T*>(bytes.data_ptr());
 }
 
-// What the three have in common: the norm, and the table of pieces that the kernels walk.
+// What the three have in common: the norm, and the table of chunks that the kernels walk.
 class GpuOptimizer : public Optimizer {
  public:
   GpuOptimizer(const config::TrainOptions& train, const model::Parameters& parameters)
@@ -58,7 +58,7 @@ class GpuOptimizer : public Optimizer {
         sizes.chunks == static_cast<int64_t>(chunks_.size()) && sizes.parameters == group_count_,
         "an update of ",
         chunks_.size(),
-        " pieces of ",
+        " chunks of ",
         group_count_,
         " parameters; the inventory has ",
         sizes.chunks,

@@ -140,7 +140,7 @@ void OneBit::average(float* values, comm::Group* replicas) {
     return;
   }
   reduce_over(*replicas).average(
-      blocks_, vector, [] { return std::string("signs of the update"); });
+      blocks_, vector, [] { return std::string("the 1-bit compressed update"); });
 }
 
 void OneBit::find_alive(const model::Parameters& parameters) {
@@ -193,7 +193,7 @@ void OneBit::take_squares(model::Parameters& parameters, const UpdateSettings& s
   settings_ = settings;
   form_ = next_form();
   PENSTOCK_CHECK(form_.reduces,
-                 "a program reduces gradients that are to be averaged by their signs");
+                 "a program reduces gradients whose average is to be 1-bit compressed");
   squares_ = gradient_squares(parameters);
   counts_elsewhere_ = false;
 }

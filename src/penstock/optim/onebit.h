@@ -1,4 +1,4 @@
-// What the optimizers that send signs share: 1-bit Adam, 0/1 Adam and 1-bit LAMB. Replicas send
+// What the 1-bit optimizers share: 1-bit Adam, 0/1 Adam and 1-bit LAMB. Replicas send
 // each other their momentum (0/1 Adam also gradients) as one bit an element and a scale for a few
 // hundred; what the bits leave out is kept and sent later. See docs/onebit.md. Internal to optim/.
 #pragma once
@@ -53,8 +53,8 @@ class OneBit : public Optimizer {
     float* mean_square;
     int64_t offset;  // into buffers that are laid out as segments are
   };
-  // Calls use(piece, number) for every segment in pieces of the same size whatever the threads and
-  // ranks; pieces are numbered by num_chunks().
+  // Calls use(chunk, number) for every segment in chunks of the same size whatever the threads and
+  // ranks; there are num_chunks() of them.
   template <typename Use>
   void for_each_chunk(model::Parameters& parameters, const Use& use);
   static size_t num_chunks(const model::Parameters& parameters);

@@ -1,5 +1,5 @@
 // 1-bit Adam (Tang et al., 2021): AdamW until the variance is known well enough; from then on it
-// stays, and the replicas' momentum goes between them as signs.
+// stays, and the replicas' momentum goes between them 1-bit compressed.
 #include "penstock/kernels/onebit.h"
 #include "penstock/optim/onebit.h"
 #include "penstock/optim/onebit_steps.h"

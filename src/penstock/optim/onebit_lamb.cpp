@@ -1,7 +1,7 @@
 // 1-bit LAMB (after Li et al., 2021): LAMB until the variance is known well enough. From then on
-// the replicas' momentum goes between them as signs, and what LAMB needs of a gradient in full
-// precision is had otherwise: inside a tensor the variance stays, its size follows the gradient's
-// estimated norm, and trust ratios divide by the mean norm of the updates before.
+// the replicas' momentum goes between them 1-bit compressed, and what LAMB needs of a gradient in
+// full precision is had otherwise: inside a tensor the variance stays, its size follows the
+// gradient's estimated norm, and trust ratios divide by the mean norm of the updates before.
 #include <cmath>
 #include <numeric>
 
@@ -169,7 +169,7 @@ class OneBitLamb final : public FreezingOneBit {
     });
   }
 
-  // Of what `value` says of each piece of this rank.
+  // Of what `value` says of each chunk of this rank.
   template <typename Value>
   std::vector<ExactSum> sum_by_parameter(model::Parameters& parameters, const Value& value) {
     std::vector<double> parts(num_chunks(parameters));

@@ -52,7 +52,7 @@ Squares squares_of(const std::vector<Range>& ranges, size_t sums) {
   return squares;
 }
 
-// Calls update(parameter, first element of the state, range) for pieces of every segment, over all
+// Calls update(parameter, first element of the state, range) for chunks of every segment, over all
 // threads.
 template <typename Update>
 void for_each_range(model::Parameters& parameters, double gradient_scale, const Update& update) {
@@ -244,7 +244,7 @@ class Lamb final : public Optimizer {
     float* mean = state_[0].flat.data_ptr<float>() + segment.offset;
     float* mean_square = state_[1].flat.data_ptr<float>() + segment.offset;
     float* update = update_.data_ptr<float>() + at;
-    // Fixed pieces, so that the norms depend neither on threads nor on ranks.
+    // Fixed chunks, so that the norms depend neither on threads nor on ranks.
     const int64_t chunks = (segment.count + kNormBlock - 1) / kNormBlock;
     std::vector<kernels::LambNorms> parts(static_cast<size_t>(chunks));
     at::parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {

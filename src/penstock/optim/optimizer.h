@@ -87,9 +87,9 @@ std::vector<StateBuffer> make_state(const config::TrainOptions& train,
 double flat_norm(const at::Tensor& flat);
 
 // Of each parameter's gradient; the same bits for any number of threads, whatever lies beside it,
-// and (added up over them) however many ranks have pieces of it.
+// and (added up over them) however many ranks have shards of it.
 Squares gradient_squares(const model::Parameters& parameters);
-double weight_norm(const model::Parameters& parameters);  // of this rank's pieces
+double weight_norm(const model::Parameters& parameters);  // of this rank's shards
 double norm_of(const Squares& squares);
 double gradient_norm(const model::Parameters& parameters);  // of all gradients together
 

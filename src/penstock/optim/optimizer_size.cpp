@@ -38,7 +38,7 @@ plan::OptimizerSize onebit_size(const config::TrainOptions& train,
   }
   const int64_t whole = inventory.state_elements({"", Layout::Whole});
   size.workspaces = {{"which elements have a variance", kernels::bit_bytes(whole)},
-                     {"sending of signs", onebit_staging_bytes(replicas)}};
+                     {"1-bit compressed messages", onebit_staging_bytes(replicas)}};
   if (train.optimizer == "zeroone-adam" && train.local_step_clipper > 1 && replicas > 1) {
     size.workspaces.emplace_back("weights of the last meeting", kFloatBytes * whole);
   }

@@ -38,7 +38,7 @@ bool reduces_gradients(const config::TrainOptions& train, int64_t step) {
                                            : step <= freeze_step(train);
 }
 
-// What a rank sends where all join what they have pieces of: the pieces of the others, then its own
+// What a rank sends where all join what they have shards of: the chunks of the others, then its own
 // to each (comm/compressed.h).
 int64_t join_bytes(int64_t total, int32_t rank, int32_t ranks) {
   const int64_t own = total * (rank + 1) / ranks - total * rank / ranks;

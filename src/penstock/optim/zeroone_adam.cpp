@@ -1,7 +1,7 @@
 // 0/1 Adam (Lu et al., 2022). First the variance is updated in some steps, from gradients in full
-// precision, and in the others gradients go between replicas as signs. Then the variance stays, and
-// replicas take steps by themselves; when they meet, what goes between them as signs is the mean
-// momentum that has moved each.
+// precision, and in the others gradients go between replicas 1-bit compressed. Then the variance
+// stays, and replicas take steps by themselves; when they meet, what goes between them, 1-bit
+// compressed, is the mean momentum that has moved each.
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ class ZeroOneAdam final : public OneBit {
   ZeroOneAdam(const config::TrainOptions& train, const model::Parameters& parameters)
       : OneBit(train, parameters), freeze_(var_freeze_step(train)) {
     if (num_replicas() > 1 && train.local_step_clipper > 1) {
-      PENSTOCK_CHECK(parameters.shard() == program::Shard::None, "local steps of pieces");
+      PENSTOCK_CHECK(parameters.shard() == program::Shard::None, "local steps of shards");
       start_ = at::zeros_like(parameters.flat_weights());
     }
   }

@@ -20,8 +20,8 @@ CostTable bare_costs(int32_t stages, int32_t stages_per_rank, const BareTimes& t
     layer.backward_weight_s = times.backward_weight * share;
     layer.weight_state_bytes = 0;
     layer.modes = {{.forward_s = layer.forward_s,
-                   .backward_s = layer.backward_input_s + layer.backward_weight_s,
-                   .needs_output = false}};
+                    .backward_s = layer.backward_input_s + layer.backward_weight_s,
+                    .needs_output = false}};
     table.layers.push_back(std::move(layer));
   }
   return table;

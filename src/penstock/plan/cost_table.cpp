@@ -199,10 +199,10 @@ void read_other_modes(Reader& reader, LayerCost& layer) {
     Reader other(item, cat(reader.where(), ", other save mode ", index++));
     const std::string name = other.text("name", "");
     if (!program::is_mode_name(name) || !names.insert(name).second) {
-      other.fail(cat(
-          "has the name ",
-          in_quotes(name),
-          "; each save mode has a name of its own: up to 64 letters, digits, - and _, not \"nothing\""));
+      other.fail(cat("has the name ",
+                     in_quotes(name),
+                     "; each save mode has a name of its own: up to 64 letters, digits, - and _, "
+                     "not \"nothing\""));
     }
     layer.modes.push_back(read_mode(other, layer));
     layer.modes.back().name = name;

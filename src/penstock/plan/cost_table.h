@@ -15,7 +15,7 @@
 
 namespace penstock::plan {
 
-// One way of keeping: a forward that keeps what its backward needs, and that backward.
+// One save mode: a forward that keeps what its backward needs, and that backward.
 struct SaveModeCost {
   std::string name = "all";
   double forward_s = 0;
@@ -25,10 +25,10 @@ struct SaveModeCost {
   // Backward's peak above what was live before and the input's gradient. Negative where the layer
   // frees part of what it saved before it makes that gradient.
   int64_t backward_extra_bytes = 0;
-  // Likewise of its input half, where backward comes in two; nothing: not known.
+  // Likewise of its input gradient, where backward is split; nothing: not known.
   std::optional<int64_t> backward_input_extra_bytes = {};
   bool needs_output = true;  // whether backward needs the output alive
-  // Where it does not, a forward that is run again right before its backward leaves the output out.
+  // Where it does not, a forward recomputed right before its backward leaves the output out.
   double recompute_s = 0;
   int64_t recompute_extra_bytes = 0;  // its peak above what was live before and what it saves
 
@@ -48,14 +48,15 @@ struct LayerCost {
   int64_t output_gradient_bytes = -1;
   double forward_s = 0;             // keeping nothing
   int64_t forward_extra_bytes = 0;  // keeping nothing: the peak above what was live and the output
-  std::vector<SaveModeCost> modes;       // at least one; the first keeps most
+  std::vector<SaveModeCost> modes;  // at least one; the first keeps most
   int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
-  // Backward as two halves: their seconds, and the bytes that the weight half needs from the end of
-  // the input half on. Negative: not known; then half of the way's backward_s each (or what the
-  // other leaves of it), and the bytes of the layer's input and of the gradient of its output.
+  // The backward split into input gradient and weight gradient: the seconds of each, and the bytes
+  // that the weight gradient needs from the end of the input gradient on. Negative: not known. Then
+  // each takes half of the save mode's backward_s (or what the other leaves of it), and the bytes
+  // are those of the layer's input and of the gradient of its output.
   double backward_input_s = -1, backward_weight_s = -1;
   int64_t weight_state_bytes = -1;
-  int64_t weight_extra_bytes = 0;  // the weight half's peak above what was live before
+  int64_t weight_extra_bytes = 0;  // the weight gradient's peak above what was live before
 
   int64_t input_gradient() const {
     return input_gradient_bytes < 0 ? input_bytes : input_gradient_bytes;
@@ -73,7 +74,7 @@ struct LayerCost {
                                    : mode.backward_s / 2;
   }
   double input_gradient_s(const SaveModeCost& mode) const {
-    // Known for the first way: what others take longer, they take in this half.
+    // Known for the first save mode: what others take longer, they take in the input gradient.
     return backward_input_s >= 0
                ? std::max(0.0, backward_input_s + mode.backward_s - modes.front().backward_s)
            : backward_weight_s >= 0 ? std::max(0.0, mode.backward_s - backward_weight_s)

@@ -29,7 +29,7 @@ struct LinkCosts {
 
   bool operator==(const LinkCosts&) const = default;
 
-  // Of a message of so many bytes over `size` ranks; even pieces.
+  // Of a message of so many bytes over `size` ranks; even chunks.
   double all_reduce_s(comm::Algorithm algorithm, int32_t size, int64_t bytes) const;
   double reduce_scatter_s(comm::Algorithm algorithm, int32_t size, int64_t bytes) const;
   double all_gather_s(comm::Algorithm algorithm, int32_t size, int64_t bytes) const;

@@ -285,7 +285,7 @@ class Lowering {
     }
   }
 
-  // What is computed again before the first backward need not wait for the gradient.
+  // What is recomputed before the first backward need not wait for the gradient.
   void add_backwards(const Operations& operations, const schedule::Turn& turn, bool is_split) {
     bool has_gradient = false;
     for (size_t i = 0; i < operations.size(); ++i) {
@@ -456,7 +456,7 @@ class Lowering {
     }
     const std::vector<ValueId> carried = read_carried(layer, backward);
     for (const int32_t number : carried_at(layer).makes) {
-      // Nothing below this layer has run again since: the newest is of the same forward.
+      // Nothing below this layer has been recomputed since: the newest is of the same forward.
       if (keep.needs_output) {
         backward.reads.push_back(newest(ValueKind::Carried, number));
       }
@@ -489,7 +489,8 @@ class Lowering {
                          .reads = {newest(ValueKind::WeightWork, layer)},
                          .seconds = cost.weight_gradient_s(cost.modes[static_cast<size_t>(mode)]),
                          .working_bytes = cost.weight_extra_bytes};
-    // What is left for it may lie in what the other half has read, whoever has run again since.
+    // What is left for it may lie in what the input gradient has read, even where forwards have
+    // been recomputed since.
     const std::vector<ValueId>& carried = read_by_input_.at({layer, micro_batch_});
     backward.reads.insert(backward.reads.end(), carried.begin(), carried.end());
     emit(std::move(backward));
@@ -614,7 +615,7 @@ class Lowering {
   std::map<int32_t, ValueId> stashed_;  // by version
   std::map<std::tuple<ValueKind, int32_t, int32_t>, ValueId> newest_;
   std::map<std::pair<int32_t, int32_t>, Kept> kept_;  // by layer and micro-batch
-  // Likewise: the carried elements that the input half of a backward has read.
+  // Likewise: the carried elements that the input gradient has read.
   std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_input_;
   std::map<size_t, CarriedHop> carried_sends_;             // by instruction
   std::vector<std::vector<ValueId>> let_go_;               // far messages, by turn

@@ -148,7 +148,7 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
                           request.micro_batches,
                           " micro-batches are more than the ",
                           kMostLayerRuns,
-                          " pieces that a step may have; use fewer micro-batches"));
+                          " layer runs that a step may have; use fewer micro-batches"));
   }
   OneRankAnswer result;
   OneRankPlan& plan = result.plan;

@@ -1,5 +1,5 @@
 // The exact solver for one rank: from a cost table and a limit to what every micro-batch keeps and
-// runs again, or to the reasons why nothing fits.
+// recomputes, or to the reasons why nothing fits.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace penstock::plan {
 
 enum class OperationKind {
-  ForwardAll,        // keeps what backward needs, in the way `way`
+  ForwardAll,        // keeps what backward needs, in save mode `mode`
   ForwardKeepInput,  // keeps its input for a later forward
   ForwardDrop,       // keeps nothing; its input goes
   Loss,
@@ -21,7 +21,7 @@ enum class OperationKind {
 struct Operation {
   OperationKind kind = OperationKind::Loss;
   int32_t layer = 0;  // Loss: the number of layers
-  int32_t mode = 0;    // ForwardAll
+  int32_t mode = 0;   // ForwardAll
 
   bool operator==(const Operation&) const = default;
 };
@@ -33,11 +33,11 @@ std::string_view operation_name(OperationKind kind);  // "forward_keep_input"
 // Every layer keeps all.
 Operations keep_everything(const CostTable& table);
 
-// Every layer keeps its input alone and is run again before its backward.
+// Every layer keeps its input alone and is recomputed before its backward.
 Operations recompute_everything(const CostTable& table);
 
-// Chen et al., 2016: about sqrt(n) segments; inside one, all is kept when it is run again. The last
-// segment is kept at once.
+// Chen et al., 2016: about sqrt(n) segments; inside one, all is kept when it is recomputed. The
+// last segment is kept at once.
 Operations recompute_segments(const CostTable& table);
 
 // Whether the operation is a forward whose output nobody will read: its backward comes next, and

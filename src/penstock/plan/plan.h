@@ -19,7 +19,7 @@ struct Plan {
   // The keys of [plan], with nothing left open: schedule, cuts, shard and recompute are those that
   // were chosen. A recipe's [plan] is the same table with holes.
   config::PlanOptions options;
-  // What every micro-batch keeps and runs again, by stage and micro-batch of one update.
+  // What every micro-batch keeps and recomputes, by stage and micro-batch of one update.
   std::vector<std::vector<StageOperations>> operations;
 
   comm::Mesh mesh() const;

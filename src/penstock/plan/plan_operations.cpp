@@ -47,8 +47,8 @@ int32_t direction_of(OperationKind kind) {
 
 // Operations at neighbouring layers, in the order in which their kind goes.
 bool continues(const Operation& before, const Operation& next) {
-  return before.kind != OperationKind::Loss && next.kind == before.kind && next.mode == before.mode &&
-         next.layer == before.layer + direction_of(next.kind);
+  return before.kind != OperationKind::Loss && next.kind == before.kind &&
+         next.mode == before.mode && next.layer == before.layer + direction_of(next.kind);
 }
 
 std::string format_run(const Operation& first, const Operation& last) {

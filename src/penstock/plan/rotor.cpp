@@ -110,7 +110,7 @@ class RotorTable {
  private:
   struct Choice {
     double overhead = std::numeric_limits<double>::infinity();
-    int32_t split = -1;  // -1: keep layer i, in the way `way`
+    int32_t split = -1;  // -1: keep layer i, in save mode `mode`
     int32_t mode = 0;
   };
 
@@ -253,8 +253,8 @@ class RotorTable {
   std::vector<Row> rows_;
 };
 
-// More memory than this changes nothing: every layer can keep in its fastest way, and running one
-// twice is no faster.
+// More memory than this changes nothing: every layer can have its fastest save mode, and running a
+// layer twice is no faster.
 int64_t most_useful_bytes(const Needs& needs) {
   int64_t bytes = needs.loss;
   for (int32_t i = needs.layers - 1; i >= 0; --i) {

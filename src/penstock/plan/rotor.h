@@ -1,9 +1,9 @@
 // ROTOR: the fastest recomputation schedule of a chain within a byte limit (Beaumont et al., 2019),
 // among those that hold a stored value until its backward. docs/rotor.md has the recurrence.
 //
-// Every layer may offer several ways of keeping; the schedule picks one for each. Feasibility is
-// decided on exact bytes; time is optimised over memory slots, which are exact where the sizes are
-// small whole numbers (or multiples of one) and rounded against the schedule elsewhere.
+// Every layer may offer several save modes; the schedule picks one for each. Feasibility is decided
+// on exact bytes; time is optimised over memory slots, which are exact where the sizes are small
+// whole numbers (or multiples of one) and rounded against the schedule elsewhere.
 #pragma once
 
 #include <cstdint>

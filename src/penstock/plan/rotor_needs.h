@@ -13,13 +13,13 @@ namespace penstock::plan {
 
 inline constexpr int64_t kNoSchedule = std::numeric_limits<int64_t>::max();
 
-// What one way of keeping needs, in bytes, beside the input of its layer.
+// What one save mode needs, in bytes, beside the input of its layer.
 struct ModeNeed {
   int64_t kept = 0;          // x̄: lives until the backward
   int64_t forward = 0;       // peak of the forward
   int64_t backward = 0;      // peak of the backward, both gradients included
   int64_t last_forward = 0;  // peak of the forward when its backward comes next
-  double overhead = 0;       // seconds above the layer's fastest way
+  double overhead = 0;       // seconds above the layer's fastest mode
   double last_overhead = 0;  // the same when its backward comes next
 };
 
@@ -68,10 +68,10 @@ struct Needs {
     for (const SaveModeCost& keep : layer.modes) {
       const int64_t state = keep.state_bytes(layer.output_bytes);
       ModeNeed need{.kept = keep.saved_bytes,
-                   .forward = keep.saved_bytes + keep.forward_extra_bytes,
-                   .backward = layer.input_gradient() + layer.freed_by_backward(keep) +
-                               keep.backward_extra_bytes,
-                   .overhead = keep.forward_s + keep.backward_s - fastest};
+                    .forward = keep.saved_bytes + keep.forward_extra_bytes,
+                    .backward = layer.input_gradient() + layer.freed_by_backward(keep) +
+                                keep.backward_extra_bytes,
+                    .overhead = keep.forward_s + keep.backward_s - fastest};
       need.last_forward = keep.needs_output ? need.forward : state + keep.recompute_extra_bytes;
       need.last_overhead =
           keep.needs_output ? need.overhead : keep.recompute_s + keep.backward_s - fastest;

@@ -40,7 +40,7 @@ struct Sharding {
 // and dropped after that. Sharded parameters are gathered one use ahead and freed by the
 // instruction that uses them, unless the next use wants them too. Neither buckets nor gathered
 // weights outlast work at a layer that is not the same or a neighbour: where the list jumps (to a
-// layer that is computed again, or to another micro-batch), a rank waits for its reduce, drops the
+// layer that is recomputed, or to another micro-batch), a rank waits for its reduce, drops the
 // bucket, and gathers for what comes. So what a layer finds of others' is of its neighbours, which
 // is what with_sharding() counts.
 program::Program shard(const program::Program& pipeline, const Sharding& sharding);

@@ -16,7 +16,7 @@ class Additions {
         rank_of_(rank_of),
         units_of_(program::units_by_layer(sharding.program_units(), loss_index)) {}
 
-  // A forward, or a weight half: what its neighbours left, or will use.
+  // A forward, or a weight gradient: what its neighbours left, or will use.
   int64_t to_forward(int32_t layer) const { return left_buckets(layer) + weights(layer); }
   int64_t to_backward_weight(int32_t layer) const {
     return needs_weights(layer, program::Op::BackwardWeight) ? to_forward(layer)
@@ -26,7 +26,7 @@ class Additions {
   int64_t to_backward(int32_t layer, program::Op op) const {
     return buckets(layer) + (needs_weights(layer, op) ? to_forward(layer) : without_weights(layer));
   }
-  // Those that an input half makes stay until the weight half has ended.
+  // Those that an input gradient makes stay until the weight gradient has ended.
   int64_t buckets(int32_t layer) const {
     const bool has_buckets =
         sharding_.shard == Shard::Gradients || sharding_.shard == Shard::Parameters;
@@ -119,13 +119,13 @@ CostTable with_sharding(const CostTable& table,
     layer.forward_extra_bytes += additions.to_forward(i);
     layer.weight_extra_bytes += additions.to_backward_weight(i);
     layer.weight_state_bytes = before.weight_work_bytes() + additions.buckets(i);
-    for (size_t w = 0; w < layer.modes.size(); ++w) {
-      SaveModeCost& mode = layer.modes[w];
+    for (size_t k = 0; k < layer.modes.size(); ++k) {
+      SaveModeCost& mode = layer.modes[k];
       mode.forward_extra_bytes += additions.to_forward(i);
       mode.recompute_extra_bytes += additions.to_forward(i);
       mode.backward_extra_bytes += additions.to_backward(i, program::Op::Backward);
-      mode.backward_input_extra_bytes = before.input_gradient_extra_bytes(before.modes[w]) +
-                                       additions.to_backward(i, program::Op::BackwardInput);
+      mode.backward_input_extra_bytes = before.input_gradient_extra_bytes(before.modes[k]) +
+                                        additions.to_backward(i, program::Op::BackwardInput);
     }
   }
   result.loss.extra_bytes += additions.to_backward(loss_index, program::Op::Loss);

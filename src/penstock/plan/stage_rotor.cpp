@@ -81,7 +81,7 @@ double StageRotor::keep_seconds(int32_t i, int32_t l, size_t mode, Lead lead) co
   return overhead - (i == l && !keep.needs_output ? keep.recompute_s : keep.forward_s);
 }
 
-// What the input halves of the layers after l leave for the weight halves.
+// What the input gradients of the layers after l leave for the weight gradients.
 int64_t StageRotor::work_after(int32_t l) const {
   int64_t bytes = 0;
   for (int32_t k = l + 1; splits_ && k < end_; ++k) {
@@ -320,7 +320,7 @@ StageChoice StageRotor::measured(StageOperations operations) const {
 }
 
 // Carried elements count as if all were there all the time. One that the stage makes is there more
-// than once where that is run again while others still have the first: it was sent, or weight
+// than once where it is recomputed while others still have the first: it was sent, or weight
 // gradients wait for it.
 int64_t StageRotor::most_carried_bytes() const {
   int64_t bytes = 0;

@@ -27,7 +27,8 @@ struct StageChoice {
 
 class StageRotor {
  public:
-  // splits: backward runs in halves. ConfigError where the stage has too many layers to plan.
+  // splits: backward is split into input gradient and weight gradient. ConfigError where the stage
+  // has too many layers to plan.
   StageRotor(const CostTable& table, const std::vector<int32_t>& cuts, int32_t stage, bool splits);
 
   // Nothing where no operations fit. Bytes are exact where there are few sizes; elsewhere some
@@ -68,7 +69,7 @@ class StageRotor {
   StepFunction solve_spine_from(int32_t i, const Spine& spine) const;
   void unfold_segment(int32_t i, int32_t l, Lead lead, int64_t bytes, Operations& out) const;
   struct SpineStep {
-    size_t mode = 0;        // in which layer i keeps
+    size_t mode = 0;       // in which layer i keeps
     int32_t jump_to = -1;  // or where a sweep that keeps nothing but its input ends
   };
   bool is_sent(int32_t j) const;

@@ -311,7 +311,7 @@ class Replay {
   std::vector<program::CarriedAt> carried_at_;  // by layer, then the loss
   std::vector<Id> carried_, carried_gradient_;  // newest of each element
   std::vector<Id> goes_on_;                     // as they were when the forward ended
-  std::vector<std::vector<Id>> read_by_input_;   // by layer: what the weight half needs, too
+  std::vector<std::vector<Id>> read_by_input_;  // by layer: what the weight gradient needs, too
 };
 
 }  // namespace

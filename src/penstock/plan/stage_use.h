@@ -18,17 +18,17 @@ struct StageUse {
   int64_t forward_peak = 0;
   int64_t held = 0;  // between forward and backward
   int64_t backward_peak = 0;
-  int64_t weight_held = 0;  // between the halves of a split backward
+  int64_t weight_held = 0;  // between input gradient and weight gradient
   int64_t weight_peak = 0;
   double forward_s = 0;
-  double backward_s = 0;  // of the input half where backward is split
+  double backward_s = 0;  // of the input gradient where backward is split
   double lead_s = 0;      // the part of it that can be over before the gradient arrives
   double weight_s = 0;
 
   double seconds() const { return forward_s + backward_s + weight_s; }
 };
 
-// splits: backward runs in halves.
+// splits: backward is split into input gradient and weight gradient.
 StageUse use_of(const CostTable& table,
                 const std::vector<int32_t>& cuts,
                 int32_t stage,

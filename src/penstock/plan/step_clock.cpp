@@ -13,7 +13,7 @@ namespace {
 using schedule::Phase;
 using schedule::Turn;
 
-// A backward and its input half stand for the same thing to those who wait.
+// Those who wait for a backward need only its input gradient.
 Phase awaited(Phase phase) {
   return phase == Phase::BackwardInput ? Phase::Backward : phase;
 }

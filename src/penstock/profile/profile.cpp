@@ -69,7 +69,7 @@ struct LayerMeasured {
   std::vector<ModeMeasured> modes;
   int64_t count = 0;  // how many layers of the chain it stands for
   Measured backward_weight;
-  int64_t weight_bytes = 0;  // what the weight half needs from the end of the input half on
+  int64_t weight_bytes = 0;  // what the weight gradient needs from the end of the input gradient on
   // What its backward hands on beside the gradient of its input; the layer before gets it.
   model::Tensors beside_gradient;
 };
@@ -244,8 +244,8 @@ class Profiler {
   void measure_loss();
   plan::LayerCost layer_cost(int64_t index, std::set<std::string>& counted) const;
   plan::SaveModeCost mode_cost(const model::Layer& layer,
-                          const LayerMeasured& measured,
-                          int32_t index) const;
+                               const LayerMeasured& measured,
+                               int32_t index) const;
 
   // The gradient of a layer's input, and what its backward hands on beside it.
   int64_t input_gradient_bytes(const LayerMeasured& layer) const {
@@ -472,7 +472,7 @@ void Profiler::measure_split(LayerMeasured& measured, int32_t mode) {
   const model::Layer& layer = chain_.layer(index);
   const model::Pass pass = pass_of(measured);
   const int64_t before = memory::usage().current_bytes;
-  // Input and gradient are its own, for the weight half may hold on to them.
+  // Input and gradient are its own, for the weight gradient may hold on to them.
   model::Tensors input = input_of(measured);
   own_tuple(edges_.inputs[static_cast<size_t>(index)], input);
   model::Saved saved{.mode = mode};
@@ -542,8 +542,8 @@ int64_t own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
 }
 
 plan::SaveModeCost Profiler::mode_cost(const model::Layer& layer,
-                                  const LayerMeasured& measured,
-                                  int32_t index) const {
+                                       const LayerMeasured& measured,
+                                       int32_t index) const {
   const ModeMeasured& mode = measured.modes[static_cast<size_t>(index)];
   const model::SaveMode& named = layer.save_modes()[static_cast<size_t>(index)];
   const int64_t output = tuple_bytes(measured.index + 1);
@@ -557,18 +557,20 @@ plan::SaveModeCost Profiler::mode_cost(const model::Layer& layer,
     return std::max<int64_t>(0, one.working_bytes - counted);
   };
   const double forward_s = seconds_or(mode.forward, measured.dropping.timings.median());
-  plan::SaveModeCost keep{.name = named.name,
-                      .forward_s = forward_s,
-                      .backward_s = seconds_or(mode.backward, 2 * forward_s),
-                      .saved_bytes = saved,
-                      .forward_extra_bytes = extra(mode.forward, saved + carried),
-                      .backward_extra_bytes =
-                          has_run ? mode.backward.working_bytes - input_gradient_bytes(measured) : 0,
-                      .needs_output = named.needs_output,
-                      .recompute_s = forward_s,
-                      .recompute_extra_bytes = extra(mode.forward, saved + carried)};
+  plan::SaveModeCost keep{
+      .name = named.name,
+      .forward_s = forward_s,
+      .backward_s = seconds_or(mode.backward, 2 * forward_s),
+      .saved_bytes = saved,
+      .forward_extra_bytes = extra(mode.forward, saved + carried),
+      .backward_extra_bytes =
+          has_run ? mode.backward.working_bytes - input_gradient_bytes(measured) : 0,
+      .needs_output = named.needs_output,
+      .recompute_s = forward_s,
+      .recompute_extra_bytes = extra(mode.forward, saved + carried)};
   if (!mode.backward_input.timings.is_empty()) {
-    keep.backward_input_extra_bytes = mode.backward_input.working_bytes - input_gradient_bytes(measured);
+    keep.backward_input_extra_bytes =
+        mode.backward_input.working_bytes - input_gradient_bytes(measured);
   }
   if (!named.needs_output) {
     keep.recompute_s = seconds_or(mode.recompute, forward_s);

@@ -19,8 +19,8 @@ class Parameters;
 namespace penstock::profile {
 
 struct ProfileOptions {
-  bool only_bytes = false;       // one round, no seconds
-  bool measures_split = false;  // also backward in two halves, way 0, for schedules that part it
+  bool only_bytes = false;      // one round, no seconds
+  bool measures_split = false;  // also the split backward, for schedules that have it
   int least_rounds = 7;
   int most_rounds = 40;
   double most_seconds = 20;  // no further round after these, once there were least_rounds
@@ -36,8 +36,8 @@ struct ProfileOptions {
 };
 
 // `batch` is one micro-batch. Holds what the layer at hand needs and one
-// activation. Where the account has a limit, a way of keeping that breaks it is given bytes beyond
-// the limit and guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C.
+// activation. Where the account has a limit, a save mode that breaks it is given bytes beyond the
+// limit and guessed seconds: no plan within that limit can use it. Throws Error after Ctrl-C.
 // Leaves rubbish in the parameters' gradients. What is held and the description are left to the caller,
 // who knows them.
 plan::CostTable measure(const model::Chain& chain,

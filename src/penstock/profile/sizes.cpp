@@ -69,8 +69,8 @@ plan::CostTable sizes_of(const model::Chain& chain,
          .input_bytes = tuple_bytes(shapes.edges[at], device, /*of_gradients=*/false),
          .output_bytes = output,
          .modes = {{.name = layer.save_modes().front().name,
-                   .saved_bytes = std::max(size.kept_bytes - carried, output),
-                   .needs_output = needs_output}}});
+                    .saved_bytes = std::max(size.kept_bytes - carried, output),
+                    .needs_output = needs_output}}});
     if (i > 0) {
       int64_t gradient = tuple_bytes(shapes.edges[at], device, /*of_gradients=*/true);
       for (const model::TensorShape& beside : layer.beside_gradient()) {

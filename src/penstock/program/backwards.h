@@ -25,7 +25,7 @@ struct Backwards {
   static constexpr int32_t kNone = -1;
   size_t layers;
   std::vector<int32_t> rank_of;          // of a layer: who runs it
-  std::vector<int32_t> inputs, weights;  // by layer and micro-batch: halves, or both at once
+  std::vector<int32_t> inputs, weights;  // by layer and micro-batch: of a whole backward both
   std::vector<int32_t> losses;           // by micro-batch
   int32_t loss_rank = kNone;
   CarriedMessages carried;

@@ -173,18 +173,18 @@ RankLives::Counts CarriedCheck::check_backward(const Instruction& instruction,
   return counts;
 }
 
-// What is left for the weight gradient may lie in what the other half has read.
+// What is left for the weight gradient may lie in what the input gradient has read.
 RankLives::Counts CarriedCheck::check_backward_weight(const Instruction& instruction) const {
-  const auto half = read_by_input_.find({instruction.layer, instruction.micro_batch});
-  if (half == read_by_input_.end()) {
+  const auto found = read_by_input_.find({instruction.layer, instruction.micro_batch});
+  if (found == read_by_input_.end()) {
     return {};  // it has no work, and that was refused
   }
-  for (const ValueId id : half->second) {
+  for (const ValueId id : found->second) {
     if (!has(instruction.reads, id)) {
-      lives_.refuse("does not read ", lives_.name(id), ", which its other half has read");
+      lives_.refuse("does not read ", lives_.name(id), ", which its backward-input has read");
     }
   }
-  return {.reads = half->second.size()};
+  return {.reads = found->second.size()};
 }
 
 void CarriedCheck::check_transfer(const Instruction& instruction, int32_t at) {

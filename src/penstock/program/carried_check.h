@@ -64,7 +64,7 @@ class CarriedCheck {
   // By value, of gradients: the reader that added last; where they came from, until they are used.
   std::vector<int32_t> last_;
   std::map<ValueId, std::pair<Channel, size_t>> unused_;
-  // What the input half of a backward has read, by layer and micro-batch.
+  // What the input gradient has read, by layer and micro-batch.
   std::map<std::pair<int32_t, int32_t>, std::vector<ValueId>> read_by_input_;
 };
 

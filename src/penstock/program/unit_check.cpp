@@ -262,7 +262,8 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
           "does not ", is_weight_gradient ? "update" : "make", " a bucket of ", unit(number).name);
     }
     Parts& into = parts(*bucket);
-    if (is_weight_gradient && (lives_.maker(*bucket).op != Op::BackwardInput || into.layer != layer)) {
+    if (is_weight_gradient &&
+        (lives_.maker(*bucket).op != Op::BackwardInput || into.layer != layer)) {
       lives_.refuse("updates ", lives_.name(*bucket), ", which its input gradient has not made");
     }
     into.layer = layer;

@@ -14,7 +14,7 @@ namespace {
 using program::Instruction;
 using program::Op;
 
-// Whole or half.
+// Whole or split.
 bool is_backward(Op op) {
   return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
 }
@@ -78,7 +78,7 @@ void add_columns(const std::string& what, bool has_measured, std::vector<Column>
 std::string layer_table(const StepPicture& picture, const StepSums& sums) {
   const bool has_measured = picture.measured != nullptr;
   std::vector<Column> columns = {
-      {"layer"}, {"forwards", Align::Right}, {"again", Align::Right}, {"kept"}};
+      {"layer"}, {"forwards", Align::Right}, {"recomputed", Align::Right}, {"kept"}};
   add_columns("forward", has_measured, columns);
   add_columns("backward", has_measured, columns);
   Table table(columns);
@@ -111,7 +111,7 @@ std::string total_table(const StepSums& sums, bool has_measured) {
   };
   add_total("forward", sums.forward);
   if (sums.again.predicted > 0) {
-    add_total("  of it again", sums.again);
+    add_total("  of it recomputed", sums.again);
   }
   add_total("backward", sums.backward);
   for (const OpRow& row : sums.others) {
@@ -206,7 +206,8 @@ std::string kept_text(const StepPicture& picture, size_t layer, const LayerRow& 
   std::vector<std::string> parts;
   for (size_t mode = 0; mode < row.num_kept.size(); ++mode) {
     if (row.num_kept[mode] > 0) {
-      parts.push_back(cat(row.num_kept[mode], " x ", picture.program.layers[layer].modes[mode].name));
+      parts.push_back(
+          cat(row.num_kept[mode], " x ", picture.program.layers[layer].modes[mode].name));
     }
   }
   if (row.num_keep_nothing > 0) {

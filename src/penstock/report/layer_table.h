@@ -20,9 +20,9 @@ struct SecondsPair {
 struct LayerRow {
   std::string name;
   int64_t num_forwards = 0;
-  int64_t num_again = 0;          // of these, for a micro-batch that had run already
+  int64_t num_again = 0;          // of these, recomputed
   int64_t num_keep_nothing = 0;   // of all forwards
-  std::vector<int64_t> num_kept;  // for each way of keeping, of all forwards
+  std::vector<int64_t> num_kept;  // for each save mode, of all forwards
   SecondsPair forward, backward;
 };
 
@@ -38,7 +38,7 @@ struct StepSums {
   std::vector<OpRow> transfers;  // send, receive, gather, reduce: likewise
   SecondsPair forward, backward;
   SecondsPair all;      // without transfers, which nobody computes
-  SecondsPair again;    // the part of `forward` that ran again
+  SecondsPair again;    // the part of `forward` that was recomputed
   SecondsPair step;     // from beginning to end; less than `all` where resources overlap
   int32_t updates = 1;  // that `step` has
 

@@ -110,7 +110,7 @@ std::string pipeline_line(const plan::Outcome& outcome) {
              delay_text(outcome),
              "; ",
              outcome.recomputed_forwards,
-             " forwards run again; peak ",
+             " forwards recomputed; peak ",
              format_bytes(outcome.most_peak_bytes()),
              limit_bytes > 0 ? cat(" of ", format_bytes(limit_bytes)) : "",
              "; step ",

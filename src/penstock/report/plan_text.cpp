@@ -66,11 +66,11 @@ bool has_several_ranks(const plan::Outcome& outcome) {
 }
 
 std::string recomputation_text(const plan::Outcome& outcome) {
-  const int64_t again = outcome.recomputed_forwards;
+  const int64_t recomputed = outcome.recomputed_forwards;
   return cat(outcome.plan.options.recompute,
              ", ",
-             again,
-             again == 1 ? " forward run again" : " forwards run again",
+             recomputed,
+             recomputed == 1 ? " forward recomputed" : " forwards recomputed",
              outcome.micro_batches() > 1 ? " per micro-batch" : "");
 }
 

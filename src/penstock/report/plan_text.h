@@ -9,9 +9,9 @@
 
 namespace penstock::report {
 
-// One rank: "rotor, 14 forwards run again; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 12.3 % over
-// keeping everything". Several: "1f1b on 4 ranks, 8 micro-batches, cut at 6, 12, 18; 14 forwards run
-// again; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 21.4 % of it bubble".
+// One rank: "rotor, 14 forwards recomputed; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 12.3 % over
+// keeping everything". Several: "1f1b on 4 ranks, 8 micro-batches, cut at 6, 12, 18; 14 forwards
+// recomputed; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 21.4 % of it bubble".
 std::string plan_line(const plan::Outcome& outcome);
 
 // For pictures. One rank: the table's description, if there is one, and the limit; several: the

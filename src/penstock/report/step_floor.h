@@ -1,7 +1,7 @@
 // The floor of a training step on a GPU, by kind of work: the FLOPs that its GEMMs and its attention
 // need and the bytes that its other kernels must move, each at the best rate that was measured; and
 // which kind a traced kernel belongs to, by its name. A family says what work a step has
-// (model/family.h). The floor is of a step that keeps everything: what runs again under a memory
+// (model/family.h). The floor is of a step that keeps everything: what is recomputed under a memory
 // limit is time above it.
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace penstock::report {
 
-// Of an H200, in short bursts: a bfloat16 product of 8192 cubed, and a copy. A long run, held down
+// Of an H200, in short bursts: a bfloat16 GEMM of 8192 cubed, and a copy. A long run, held down
 // by its 700 W, reaches less.
 struct DeviceRates {
-  double gemm_flops = 800e12;    // FLOP/s
-  double attention_flops = 800e12;  // attention's products, as if they went as fast
+  double gemm_flops = 800e12;       // FLOP/s
+  double attention_flops = 800e12;  // attention's GEMMs, as if they were as fast
   double bytes = 4267e9;            // bytes/s, read and written together
 };
 
@@ -30,7 +30,7 @@ struct StepSize {
 
 // Work of one kind in a step; either FLOPs or bytes bound it.
 struct StepWork {
-  std::string name;   // "products, forward"
+  std::string name;   // "GEMMs, forward"
   std::string group;  // of kernel_group(): as far as the names of kernels tell kinds apart
   double flops = 0;
   double bytes = 0;
@@ -39,7 +39,7 @@ struct StepWork {
 
 // The groups that kernels of ours and of NVIDIA's belong to.
 namespace kernel_groups {
-inline constexpr const char* kGemms = "matrix products";
+inline constexpr const char* kGemms = "GEMMs";
 inline constexpr const char* kAttentionForward = "attention forward";
 inline constexpr const char* kAttentionBackward = "attention backward";
 inline constexpr const char* kNormForward = "norm forward";
@@ -54,7 +54,7 @@ inline constexpr const char* kCopies = "copies and memsets";
 inline constexpr const char* kOther = "other";
 }  // namespace kernel_groups
 
-// The group of a kernel as a trace names it: "matrix products" of "nvjet_sm90_tst_128x160_64x5";
+// The group of a kernel as a trace names it: "GEMMs" of "nvjet_sm90_tst_128x160_64x5";
 // "other" of a name that is not known. Kernels that serve two groups go to the one that has most of
 // them: walk_columns and partial_sums_kernel to "column sums".
 std::string_view kernel_group(std::string_view kernel_name);

@@ -24,8 +24,8 @@ struct StepPicture {
 // that can be drawn.
 void check_picture(const StepPicture& picture);
 
-// A forward that runs again is a kind of its own, whatever it keeps: it is the time that saving
-// memory costs.
+// A recomputed forward is a kind of its own, whatever it keeps: it is the time that saving memory
+// costs.
 enum class BarKind {
   Forward,
   ForwardKeepsNothing,
@@ -77,7 +77,7 @@ bool is_low_lane(program::Resource resource);
 // The part of the ranks' time in which they compute; the rest is waiting. 0 for a step of no time.
 double computing_share(const program::Timeline& timeline);
 
-// The name of a way of keeping, for a Forward; "nothing" for none.
+// The name of the save mode of a Forward; "nothing" for none.
 std::string keep_name(const program::Program& program, const program::Instruction& instruction);
 
 inline double duration(const program::Span& span) {

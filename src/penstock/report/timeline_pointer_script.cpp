@@ -40,7 +40,7 @@ function instructionTip(tip, rank, r, i) {
   const units = list.units[i];
   if (units.length) where.push((units.length > 1 ? 'units ' : 'unit ') + units.join(', '));
   if (opName(rank, i) === 'forward') where.push('keeps ' + keeps(rank, i));
-  if (kind === 'forward again') where.push('runs again');
+  if (kind === 'recomputed forward') where.push('recomputed');
   tip.append(element('h3', describe(rank, i)), element('p', where.join(' \u00b7 ')));
   const of = column => side => rank.sides[side][column][i];
   tip.append(numbersTable([

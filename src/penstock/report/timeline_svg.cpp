@@ -220,7 +220,7 @@ std::string summary(const StepPicture& picture) {
     // Of the work of all ranks: the step itself may be shorter than that.
     text += cat("; ",
                 percent_text(sums.again.predicted / sums.all.predicted),
-                " of the work is forward again");
+                " of the work is recomputed forwards");
   }
   return text;
 }

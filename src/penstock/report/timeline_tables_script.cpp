@@ -30,7 +30,7 @@ function fillCards() {
   }
   const count = key => data.layers.reduce((sum, layer) => sum + layer[key], 0);
   const again = data.sums.again[SIDES.length - 1], all = data.sums.all[SIDES.length - 1];
-  addCard('Forward again, ' + last, (100 * again / Math.max(1, all)).toFixed(1) + '%',
+  addCard('Recomputed forwards, ' + last, (100 * again / Math.max(1, all)).toFixed(1) + '%',
           'of the work: ' + count('again') + ' of ' + count('forwards') + ' forwards, ' +
           time(again));
 }
@@ -64,7 +64,7 @@ function pair(seconds, text) {
 }
 function fillTables() {
   const {sums} = data, layers = $('layers'), totals = $('totals'), memory = $('memory');
-  tableRow(layers, ['layer', 'kept', 'forwards', 'again', ...headings('forward predicted'),
+  tableRow(layers, ['layer', 'kept', 'forwards', 'recomputed', ...headings('forward predicted'),
                     ...headings('backward predicted')], 2, 'th');
   data.layers.forEach((layer, k) => tableRow(
       layers, [k + ' ' + layer.name, layer.kept, layer.forwards, layer.again,
@@ -73,7 +73,7 @@ function fillTables() {
            'td', 'total');
 
   tableRow(totals, ['', ...headings('predicted')], 1, 'th');
-  const works = [['forward', sums.forward], ['of it again', sums.again],
+  const works = [['forward', sums.forward], ['of it recomputed', sums.again],
                  ['backward', sums.backward], ...sums.others.map(one => [one.name, one.seconds]),
                  ['all work', sums.all],
                  ...sums.transfers.map(one => [one.name, one.seconds])];

@@ -25,7 +25,7 @@ namespace penstock::run {
 
 namespace {
 
-// A number for the card of this rank, the same for all that share it and for no others; as a
+// A number for the GPU of this rank, the same for all that share it and for no others; as a
 // double, which is what ranks can gather.
 double gpu_number(const device::Device& device) {
   cudaDeviceProp properties{};
@@ -56,7 +56,7 @@ class SentByGpu final : public Sent {
   comm::Ticket ticket;
 };
 
-// Every rank has a card of its own. Routes go from GPU to GPU, each on a link and a stream of its
+// Every rank has a GPU of its own. Routes go from GPU to GPU, each on a link and a stream of its
 // own: channels do not hold up each other.
 class LinkTransfers final : public Transfers {
  public:
@@ -78,7 +78,7 @@ class LinkTransfers final : public Transfers {
     is_made.hold_up(link.stream->get());
     auto sent = std::make_unique<SentByGpu>();
     sent->bytes = static_cast<int64_t>(tensor.nbytes());
-    sent->ticket = link.cards->send(
+    sent->ticket = link.channel->send(
         tensor.const_data_ptr(), sent->bytes, [&] { return cat("a send to rank ", peer); });
     sent->is_sent.record(link.stream->get());
     return sent;
@@ -98,7 +98,7 @@ class LinkTransfers final : public Transfers {
     gpu::Event is_free, is_there;
     is_free.record(device_.gpu->compute());  // what the memory was used for before is past
     is_free.hold_up(link.stream->get());
-    link.cards->receive(into.data_ptr(), static_cast<int64_t>(into.nbytes()), what);
+    link.channel->receive(into.data_ptr(), static_cast<int64_t>(into.nbytes()), what);
     is_there.record(link.stream->get());
     is_there.hold_up(device_.gpu->compute());
   }
@@ -106,14 +106,14 @@ class LinkTransfers final : public Transfers {
  private:
   struct Link {
     std::unique_ptr<OwnStream> stream;
-    std::unique_ptr<comm::GpuChannel> cards;
+    std::unique_ptr<comm::GpuChannel> channel;
   };
 
   // Called in the same order at both ends, and by ranks with several routes in the order of all.
   void connect(const Route& route, const at::Tensor& byte) {
     Link& link = links_[route];
     link.stream = std::make_unique<OwnStream>();
-    link.cards = std::make_unique<comm::GpuChannel>(
+    link.channel = std::make_unique<comm::GpuChannel>(
         group_,
         route.from,
         route.to,
@@ -123,8 +123,8 @@ class LinkTransfers final : public Transfers {
     const comm::What what = [&] {
       return cat("the first byte between the GPUs of ranks ", route.from, " and ", route.to);
     };
-    link.cards->open(byte.data_ptr(), what);
-    comm::Wait wait(group_.rank(), link.cards->peer(), what);
+    link.channel->open(byte.data_ptr(), what);
+    comm::Wait wait(group_.rank(), link.channel->peer(), what);
     for (;;) {
       const cudaError_t state = cudaStreamQuery(link.stream->get());
       if (state != cudaErrorNotReady) {
@@ -167,10 +167,10 @@ std::unique_ptr<Transfers> make_transfers(comm::Group& group,
   if (!device.gpu->options().uses_nccl) {
     return make_gpu_transfers(group, device);
   }
-  const double card = gpu_number(device);
-  const std::vector<double> cards =
-      group.all_gather(std::span(&card, 1), [] { return std::string("which GPU each rank has"); });
-  comm::require_own_gpus(cards);
+  const double number = gpu_number(device);
+  const std::vector<double> numbers = group.all_gather(
+      std::span(&number, 1), [] { return std::string("which GPU each rank has"); });
+  comm::require_own_gpus(numbers);
   return std::make_unique<LinkTransfers>(group, device, routes);
 }
 

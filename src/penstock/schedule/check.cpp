@@ -23,8 +23,8 @@ std::string describe(const Turn& turn) {
              turn.stage);
 }
 
-// How many micro-batches a stage has brought through each part of the work. Backward is two parts
-// at once, so that it and its halves are held to the same order.
+// How many micro-batches a stage has brought through each part of the work. A whole backward counts
+// as input gradient and weight gradient at once: it is held to the same order as a split one.
 struct Progress {
   int32_t forward = 0;
   int32_t input_gradient = 0;

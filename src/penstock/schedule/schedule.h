@@ -13,7 +13,7 @@ namespace penstock::schedule {
 
 enum class Phase {
   Forward,
-  Backward,        // both halves at once
+  Backward,        // input gradient and weight gradient at once
   BackwardInput,   // the gradient of the stage's input, which the stage before waits for
   BackwardWeight,  // the gradients of its parameters, which nobody waits for
   Update,          // the rank moves its weights, without waiting for other ranks
@@ -63,7 +63,7 @@ std::string_view kind_name(Kind kind);  // "1f1b"
 const std::vector<std::string>& kind_names();
 Kind parse_kind(std::string_view name);  // ConfigError names the nearest
 
-// Whether backward comes in halves.
+// Whether backward is split into input gradient and weight gradient.
 bool splits_backward(Kind kind);
 // Stages a rank has: `chunks` for interleaved, 2 for zb-v, 1 elsewhere.
 int32_t stages_per_rank(Kind kind, int32_t chunks);
@@ -92,10 +92,10 @@ std::vector<int32_t> most_delayed(const Schedule& schedule);
 std::vector<int32_t> most_versions(const Schedule& schedule);
 
 // What is wrong with it, or nothing: every stage has every phase of every micro-batch once, on its
-// rank; a micro-batch goes forward before backward and its halves in order; micro-batches take
-// their turns at a stage in order, in each phase; an update comes when the gradients of its
-// micro-batches are complete and no others are there; no turn wants weights that are to come; and
-// the ranks never wait for each other in a circle.
+// rank; a micro-batch goes forward before backward, and a split backward has its input gradient
+// first; micro-batches take their turns at a stage in order, in each phase; an update comes when
+// the gradients of its micro-batches are complete and no others are there; no turn wants weights
+// that are to come; and the ranks never wait for each other in a circle.
 std::string find_fault(const Schedule& schedule);
 
 // Micro-batches that a rank has begun and not ended (with the last phase that it runs of them), at

@@ -1,7 +1,7 @@
-// 1F1B with backward in halves (Qi et al., Zero Bubble Pipeline Parallelism, 2023). The rank before
-// waits for the first half alone, so it starts sooner; the second halves, which nobody waits for,
-// are put off, and fill the time in which a rank would wait at the end. With seconds F, B and W of
-// the phases, on rank r of p:
+// 1F1B with the backward split into input gradient and weight gradient (Qi et al., Zero Bubble
+// Pipeline Parallelism, 2023). The rank before waits for the input gradient alone, so it starts
+// sooner. Nobody waits for the weight gradients: they are put off, and fill the time in which a
+// rank would wait at the end. With seconds F, B and W of the phases, on rank r of p:
 //   H1  p - 1 - r forwards ahead, W put off by r micro-batches: p in flight,
 //       (p - 1)(F + B - W) of waiting;
 //   H2  twice as far ahead and put off by twice as much: 2p - 1 in flight,

@@ -41,12 +41,12 @@ std::vector<Turn> turns_of(int32_t rank, int32_t ranks, int32_t micro_batches) {
     turns.add(Forward, up);
     add_whole_backward(up);
   }
-  // 5. First halves only, since other ranks wait for them.
+  // 5. Input gradients only, since other ranks wait for them.
   for (int32_t i = 0; i < rank; ++i) {
     turns.add(BackwardInput, down);
     turns.add(BackwardInput, up);
   }
-  // 6. The last gradients arrive one by one, and second halves fill the time between.
+  // 6. The last gradients arrive one by one, and weight gradients fill the time between.
   for (int32_t i = 0; i < ranks - rank; ++i) {
     add_whole_backward(down);
   }

@@ -21,7 +21,8 @@ namespace penstock::train {
 
 namespace {
 
-// After their warm-up replicas send signs, and none of them has the gradient that one device has.
+// After their warm-up replicas send 1-bit compressed values, and none of them has the gradient that
+// one device has.
 void require_whole_gradients(const config::Recipe& recipe, int64_t steps) {
   const config::TrainOptions& train = recipe.train;
   if (recipe.plan.data == 1 || !train.is_one_bit()) {
@@ -38,7 +39,7 @@ void require_whole_gradients(const config::Recipe& recipe, int64_t steps) {
   if (steps > whole) {
     throw ConfigError(cat("check compares with one device, and train.optimizer = \"",
                           train.optimizer,
-                          "\" sends signs between replicas after step ",
+                          "\" sends 1-bit compressed values between replicas after step ",
                           whole,
                           ", which one device has none of; try ",
                           whole > 0 ? cat("--steps ", whole, " or ") : "",

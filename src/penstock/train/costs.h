@@ -28,8 +28,8 @@ void require_table_of(const plan::CostTable& table,
 
 struct CostOptions {
   bool only_bytes = false;
-  bool is_quick = false;         // few rounds: to compare, not to promise
-  bool measures_split = false;  // also backward in two halves, for pipelines
+  bool is_quick = false;        // few rounds: to compare, not to promise
+  bool measures_split = false;  // also the split backward, for pipelines
   bool shows_progress = true;
 };
 

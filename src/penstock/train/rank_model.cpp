@@ -75,7 +75,7 @@ void plan_together(const config::Recipe& recipe,
     if (group.rank() > 0) {
       measure_costs(recipe, chain, device, {.only_bytes = true});
     }
-    group.barrier([] { return std::string("the choice of algorithms for products"); });
+    group.barrier([] { return std::string("the choice of algorithms for GEMMs"); });
   }
   memory::current_account().restart_peak();  // what measuring held is no part of the rank's peak
 }

@@ -11,7 +11,7 @@
 
 namespace penstock::train {
 
-// Threads, allocator and products; once per process, before the first tensor. The ranks of a
+// Threads, allocator and GEMMs; once per process, before the first tensor. The ranks of a
 // pipeline are threads of it, each with its share of the cores, unless a launcher has started them.
 void prepare_process(const config::Recipe& recipe, int64_t asked_ranks = 0);
 

@@ -11,10 +11,12 @@ namespace {
 enum { kNormScale, kNormShift, kQkvWeight, kQkvBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kQkv, kMixed, kStatistics };  // Saved::tensors
 enum { kOutInput, kOutGradient, kQkvInput, kQkvGradient };              // WeightWork::tensors
-enum { kKeepAll, kWithoutNorm, kWithoutProbabilities };                 // ways; each keeps less
+// Save modes; each keeps less.
+enum { kKeepAll, kWithoutNorm, kWithoutProbabilities };
 enum : uint32_t { kResidualSite, kProbabilitySite };
 
-// The probabilities are large where dropout makes them necessary, so there is a way without them.
+// The probabilities are large where dropout makes them necessary, so one save mode does without
+// them.
 std::vector<SaveMode> attention_modes(const Gpt2Shape& shape) {
   std::vector<SaveMode> modes{{"all"}, {"without-norm"}};
   if (shape.dropout > 0) {

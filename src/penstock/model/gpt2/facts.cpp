@@ -4,7 +4,7 @@ namespace penstock::model {
 
 int64_t gpt2_parameters(const config::ModelOptions& model) {
   const int64_t width = model.width;
-  const int64_t block = 12 * width * width + 13 * width;  // products, biases, two norms
+  const int64_t block = 12 * width * width + 13 * width;  // matrices, biases, two norms
   const int64_t tables = model.tied ? 1 : 2;
   return (tables * model.vocabulary + model.context) * width + model.layers * block + 2 * width;
 }

@@ -17,7 +17,7 @@ constexpr double kIndexBytes = 8;  // of a token
 // The sizes of a step, as factors.
 struct Sizes {
   double layers, width, context, vocabulary;
-  double padded_vocabulary;  // as the head's products have it
+  double padded_vocabulary;  // as the head's GEMMs have it
   double rows;               // tokens of the batch
   double parameters;
   double element;  // bytes
@@ -45,7 +45,7 @@ Sizes sizes_of(const config::ModelOptions& model, const report::StepSize& step) 
   return sizes;
 }
 
-// Of one of the three products of each matrix: forward, input gradient, weight gradient.
+// Of one of the three GEMMs of each matrix: forward, input gradient, weight gradient.
 double block_gemm_flops(const Sizes& s) {
   return 2 * s.rows * s.layers * 12 * s.width * s.width;
 }
@@ -54,7 +54,7 @@ double head_gemm_flops(const Sizes& s) {
   return 2 * s.rows * s.padded_vocabulary * s.width;
 }
 
-// One of attention's products over all heads, the masked half left out. Forward has two; backward
+// One of attention's GEMMs over all heads, the masked half left out. Forward has two; backward
 // four, and a fifth that makes the scores again from what was kept.
 double attention_gemm_flops(const Sizes& s) {
   return s.rows * s.context * s.width * s.layers;
@@ -72,7 +72,7 @@ double norm_backward_bytes(const Sizes& s) {
 }
 
 // The bias gradients that no norm has on its way: of QKV, three planes, and of the MLP's first
-// product, four.
+// GEMM, four.
 double column_sum_bytes(const Sizes& s) {
   return 7 * s.layers * s.plane;
 }
@@ -116,11 +116,11 @@ std::vector<report::StepWork> gpt2_work(const config::ModelOptions& model,
   const auto add_bytes = [&](const char* group, double bytes) {
     work.push_back({.name = group, .group = group, .bytes = bytes, .floor_s = bytes / rates.bytes});
   };
-  const double product = block_gemm_flops(s);
-  add_flops("products, forward", groups::kGemms, product, rates.gemm_flops);
-  add_flops("products, input gradients", groups::kGemms, product, rates.gemm_flops);
-  add_flops("products, weight gradients", groups::kGemms, product, rates.gemm_flops);
-  add_flops("head products", groups::kGemms, 3 * head_gemm_flops(s), rates.gemm_flops);
+  const double gemm = block_gemm_flops(s);
+  add_flops("GEMMs, forward", groups::kGemms, gemm, rates.gemm_flops);
+  add_flops("GEMMs, input gradients", groups::kGemms, gemm, rates.gemm_flops);
+  add_flops("GEMMs, weight gradients", groups::kGemms, gemm, rates.gemm_flops);
+  add_flops("head GEMMs", groups::kGemms, 3 * head_gemm_flops(s), rates.gemm_flops);
   const double attention = attention_gemm_flops(s);
   add_flops(
       groups::kAttentionForward, groups::kAttentionForward, 2 * attention, rates.attention_flops);
@@ -128,7 +128,7 @@ std::vector<report::StepWork> gpt2_work(const config::ModelOptions& model,
       groups::kAttentionBackward, groups::kAttentionBackward, 5 * attention, rates.attention_flops);
   add_bytes(groups::kNormForward, norm_forward_bytes(s));
   add_bytes(groups::kNormBackward, norm_backward_bytes(s));
-  add_bytes(groups::kGelu, 0);  // in the products' epilogues
+  add_bytes(groups::kGelu, 0);  // in the GEMMs' epilogues
   add_bytes(groups::kColumnSums, column_sum_bytes(s));
   add_bytes(groups::kCrossEntropy, cross_entropy_bytes(s));
   add_bytes(groups::kEmbedding, embedding_bytes(s));

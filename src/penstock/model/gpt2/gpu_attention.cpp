@@ -9,8 +9,8 @@ namespace {
 
 enum { kNormScale, kNormShift, kQkvWeight, kQkvBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kQkv, kMixed, kStatistics };  // Saved::tensors
-// Ways; each keeps less. The last keeps the mixed values and attention's statistics alone: norm and
-// projection run again in backward, attention itself does not.
+// Save modes; each keeps less. The last keeps the mixed values and attention's statistics alone:
+// norm and projection are recomputed in backward, attention itself is not.
 enum { kKeepAll, kWithoutNorm, kStatisticsOnly };
 enum : uint32_t { kResidualSite, kProbabilitySite };
 

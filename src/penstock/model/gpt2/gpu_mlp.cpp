@@ -9,7 +9,7 @@ namespace {
 
 enum { kNormScale, kNormShift, kInWeight, kInBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kHidden, kActivated };  // Saved::tensors
-enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // ways; each keeps less
+enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // save modes; each keeps less
 
 class GpuMlp final : public Gpt2GpuLayer {
  public:
@@ -104,7 +104,8 @@ class GpuMlp final : public Gpt2GpuLayer {
     const int64_t one = gpu_block_bytes(rows * shape().width * element);
     const int64_t wide = gpu_block_bytes(4 * rows * shape().width * element);
     // output, hidden; activated; norm; two floats of norm statistics per row
-    const int64_t kept = one + wide + (mode == kKeepAll ? wide : 0) + (mode < kWithoutNorm ? one : 0);
+    const int64_t kept =
+        one + wide + (mode == kKeepAll ? wide : 0) + (mode < kWithoutNorm ? one : 0);
     return {{{inputs[0].sizes, compute_type}}, kept + 2 * gpu_block_bytes(rows * 4)};
   }
 

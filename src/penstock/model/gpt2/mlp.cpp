@@ -10,7 +10,7 @@ namespace {
 enum { kNormScale, kNormShift, kInWeight, kInBias, kOutWeight, kOutBias };
 enum { kNormed, kMean, kInverseDeviation, kHidden, kActivated };  // Saved::tensors
 enum { kOutInput, kOutGradient, kInInput, kInGradient };          // WeightWork::tensors
-enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // ways; each keeps less
+enum { kKeepAll, kWithoutGelu, kWithoutNorm };                    // save modes; each keeps less
 
 constexpr const char* kGelu = "tanh";  // GPT-2's approximation
 

@@ -18,7 +18,7 @@ enum { kNorm, kQuery, kKey, kValue, kOut };
 enum { kNormed, kInverse, kQueries, kKeys, kValues, kMixed, kStatistics };
 // WeightWork::tensors
 enum { kOutInput, kOutGradient, kInput, kQueryGradient, kKeyGradient, kValueGradient };
-enum { kKeepAll, kWithoutNorm };  // ways; each keeps less
+enum { kKeepAll, kWithoutNorm };  // save modes; each keeps less
 
 // Of rows [B T, heads D], or of their gradients.
 struct Rows {

@@ -1,5 +1,5 @@
 // Llama's chain for a GPU: the same layers and parameters as model/llama/llama.h, of cuBLASLt's
-// products, cuDNN's attention and a few kernels of ours. See docs/gpu.md.
+// GEMMs, cuDNN's attention and a few kernels of ours. See docs/gpu.md.
 #pragma once
 
 #include <memory>

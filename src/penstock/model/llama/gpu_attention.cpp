@@ -15,8 +15,8 @@ enum { kNorm, kQuery, kKey, kValue, kOut };
 // Saved::tensors; queries and keys are turned to their positions.
 enum { kNormed, kInverse, kQkv, kMixed, kStatistics };
 enum { kOutInput, kOutGradient, kInput, kQkvGradient };  // WeightWork::tensors
-// Ways; each keeps less. The last keeps the mixed values and attention's statistics alone: norm and
-// projections run again in backward, attention itself does not.
+// Save modes; each keeps less. The last keeps the mixed values and attention's statistics alone:
+// norm and projections are recomputed in backward, attention itself is not.
 enum { kKeepAll, kWithoutNorm, kStatisticsOnly };
 
 class LlamaGpuAttention final : public LlamaGpuLayer {

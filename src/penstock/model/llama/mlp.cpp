@@ -14,7 +14,8 @@ namespace {
 enum { kNorm, kGate, kUp, kDown };
 enum { kNormed, kInverse, kGated, kRaised, kActivated };                 // Saved::tensors
 enum { kDownInput, kDownGradient, kInput, kGateGradient, kUpGradient };  // WeightWork::tensors
-enum { kKeepAll, kWithoutSilu, kWithoutNorm };                           // ways; each keeps less
+// Save modes; each keeps less.
+enum { kKeepAll, kWithoutSilu, kWithoutNorm };
 
 class LlamaMlp final : public LlamaLayer {
  public:
