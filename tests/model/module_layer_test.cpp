@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -57,21 +58,65 @@ TEST(ModuleLayer, GradientsEqualThoseOfAutogradOverTheWholeModel) {
   }
 }
 
-TEST(ModuleLayer, IsRefusedWhereWeightsAreGathered) {
-  const Chain chain = make_two_layers(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
-  const auto make = [&](program::Shard shard) {
-    const Parameters parameters(
-        chain,
-        chain.whole(),
-        at::kFloat,
-        0,
-        device::open_cpu(),
-        {shard, /*replicas=*/2, /*replica=*/0, make_units(chain, {0, 2}, 0)});
+// Where they are sharded, weights are gathered for each use: nothing may hold on to them between a
+// forward and its backward, whichever way the backward goes.
+TEST(ModuleLayer, LetsWeightsGoBetweenItsCalls) {
+  const auto layer = module_layer(
+      "both",
+      torch::nn::Sequential(torch::nn::Linear(5, 7), torch::nn::Tanh(), torch::nn::Linear(7, 3)));
+  const at::Tensor x = at::rand({4, 5}), gradient = at::rand({4, 3});
+  Tensors kept;
+  for (const ParameterSpec& spec : layer->parameters()) {
+    kept.push_back(spec.given.clone());
+  }
+  const auto gathered = [&] {
+    Tensors copies;
+    for (const at::Tensor& tensor : kept) {
+      copies.push_back(tensor.clone());
+    }
+    return copies;
   };
-  make(program::Shard::Gradients);
-  EXPECT_EQ(test::error_text<ConfigError>([&] { make(program::Shard::Parameters); }),
-            "layer first holds on to its weights, as LibTorch modules do, so that they cannot be "
-            "gathered for each use; plan.shard = \"gradients\" and less take it");
+  const auto is_held = [](const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& storages) {
+    return std::any_of(
+        storages.begin(), storages.end(), [](const auto& one) { return !one.expired(); });
+  };
+  const auto run = [&](bool lets_go, bool is_split) {
+    Saved saved;
+    Tensors gradients, weights = gathered();
+    for (const at::Tensor& tensor : kept) {
+      gradients.push_back(at::zeros_like(tensor));
+    }
+    layer->forward(weights, {x}, {}, &saved);
+    if (lets_go) {
+      std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+      for (const at::Tensor& tensor : weights) {
+        storages.push_back(tensor.storage().getWeakStorageImpl());
+      }
+      weights.clear();
+      EXPECT_FALSE(is_held(storages));
+      weights = gathered();
+    }
+    Tensors results;
+    if (is_split) {
+      WeightWork work;
+      results =
+          layer->backward_input(weights, gradients, {x}, std::move(saved), {gradient}, {}, work);
+      weights = gathered();
+      layer->backward_weight(weights, gradients, std::move(work));
+    } else {
+      results = layer->backward(weights, gradients, {x}, std::move(saved), {gradient}, {});
+    }
+    results.insert(results.end(), gradients.begin(), gradients.end());
+    return results;
+  };
+  const Tensors expected = run(/*lets_go=*/false, /*is_split=*/false);
+  for (const bool is_split : {false, true}) {
+    const Tensors found = run(/*lets_go=*/true, is_split);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(at::equal(found[i], expected[i])) << i << (is_split ? ", split" : "");
+    }
+  }
 }
 
 TEST(ModuleLayer, NamesParametersByLayerAndStartsFromTheModule) {
@@ -210,7 +255,7 @@ TEST(ModuleLayer, AForwardChangesTheNextStateAndNeverTheCurrent) {
   EXPECT_EQ(forward(&changes, true, &saved), 15);
   EXPECT_EQ(forward(&changes, true), 19);
   EXPECT_EQ(value_of(next[0]), 18);
-  // One that is run again, and an evaluation, leave no trace.
+  // A recomputed one, and an evaluation, leave no trace.
   EXPECT_EQ(forward(&leaves_no_trace, true), 15);
   EXPECT_EQ(forward(&leaves_no_trace, false), 11);
   EXPECT_EQ(forward(nullptr, false), 1) << "as the module was at first";

@@ -184,6 +184,7 @@ TEST(Lower, GivesValuesTheBytesOfTheTable) {
       case ValueKind::GradientSum:
       case ValueKind::Share:
       case ValueKind::State:
+      case ValueKind::LayerState:
       case ValueKind::RankState:
         ADD_FAILURE() << "the table names sums alone";
         break;
@@ -224,7 +225,7 @@ TEST(Lower, ARecomputedActivationIsANewValue) {
   const CostTable table = two_layers();
   const Program program = lower(table, recompute_everything(table), 1, 0);
   const RankProgram& rank = program.ranks[0];
-  // Two forwards, loss, then layer 1 again and back, layer 0 again and back.
+  // Two forwards, loss, then layer 1 recomputed and back, layer 0 recomputed and back.
   expect_line(rank, 0, {Op::Forward, {"x0.0"}, {"x1.0"}, {}, 1, 20 + 3});
   expect_line(rank, 1, {Op::Forward, {"x1.0"}, {"x2.0"}, {}, 5, 40 + 8});
   expect_line(rank, 2, {Op::Loss, {"t.0", "x2.0"}, {"d2.0"}, {"t.0", "x2.0"}, 7, 51});
@@ -267,15 +268,15 @@ TEST(Lower, AnOutputThatBackwardDoesNotNeedGoesWithItsLastReader) {
             (std::vector<std::string>{"d2.0", "s1.0", "x1.0"}));
 }
 
-TEST(Lower, TheWayOfAScheduleIsTheSaveModeOfTheProgram) {
+TEST(Lower, TheSaveModeOfAScheduleIsThatOfTheProgram) {
   CostTable table = two_layers();
   table.layers[0].modes.push_back({.name = "lean",
-                                  .forward_s = 1.5,
-                                  .backward_s = 2.5,
-                                  .saved_bytes = 22,
-                                  .forward_extra_bytes = 1,
-                                  .backward_extra_bytes = -6,
-                                  .needs_output = true});
+                                   .forward_s = 1.5,
+                                   .backward_s = 2.5,
+                                   .saved_bytes = 22,
+                                   .forward_extra_bytes = 1,
+                                   .backward_extra_bytes = -6,
+                                   .needs_output = true});
   const Operations operations{
       {ForwardAll, 0, 1}, {ForwardAll, 1}, {Loss, 2}, {Backward, 1}, {Backward, 0}};
   const RankProgram rank = lower(table, operations, 1, 0).ranks[0];

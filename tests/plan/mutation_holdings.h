@@ -55,6 +55,7 @@ class RandomHoldings {
     for (int32_t unit = 0; unit < static_cast<int32_t>(units_.size()); ++unit) {
       hold_unit(holdings, unit);
     }
+    hold_layer_state(holdings);
     for (plan::RankHoldings& rank : holdings.ranks) {
       add_of_rank(rank, /*has_state=*/!units_.empty());
       shuffle(rank.values);
@@ -232,6 +233,22 @@ class RandomHoldings {
     layers.erase(layers.begin(), dice_.chance(60) ? layers.begin() + 1 : layers.end());
     std::sort(layers.begin(), layers.end());
     return layers;
+  }
+
+  // Some layers have some, on all replicas alike.
+  void hold_layer_state(plan::Holdings& holdings) {
+    for (int32_t layer = 0; layer < case_.loss_index(); ++layer) {
+      if (!dice_.chance(15)) {
+        continue;
+      }
+      const int64_t bytes = dice_.between(0, 9);
+      for (int32_t replica = 0; replica < case_.mesh.data; ++replica) {
+        plan::RankHoldings& rank = holdings.ranks[static_cast<size_t>(case_.mesh.rank_at(
+            {.data = replica, .pipeline = case_.rank_of[static_cast<size_t>(layer)]}))];
+        rank.values.push_back(
+            {{.kind = ValueKind::LayerState, .tier = tier(), .layer = layer, .bytes = bytes}});
+      }
+    }
   }
 
   void add_of_rank(plan::RankHoldings& rank, bool has_state) {

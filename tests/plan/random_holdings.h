@@ -135,12 +135,23 @@ inline plan::Holdings random_holdings(Dice& dice,
   for (const program::Unit& unit : units) {
     forms.push_back(random_form(dice, program, unit.elements));
   }
+  std::vector<int64_t> layer_state;  // bytes, by layer; 0: none
+  for (size_t layer = 0; layer < program.layers.size(); ++layer) {
+    layer_state.push_back(dice.chance(20) ? dice.between(1, 20) : 0);
+  }
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     plan::RankHoldings& held = holdings.ranks[rank];
     if (dice.chance(30)) {
       held.values.push_back(plan::fixed_value("workspace", dice.between(0, 20)));
     }
     const std::set<int32_t> layers = layers_of(program, program.ranks[rank]);
+    for (const int32_t layer : layers) {
+      if (layer < program.loss_index() && layer_state[static_cast<size_t>(layer)] > 0) {
+        held.values.push_back({{.kind = program::ValueKind::LayerState,
+                                .layer = layer,
+                                .bytes = layer_state[static_cast<size_t>(layer)]}});
+      }
+    }
     for (size_t i = 0; i < units.size(); ++i) {
       held.shared_bytes.push_back(dice.between(0, 9));
       const std::vector<int32_t> own = own_layers(units[i], layers);

@@ -144,11 +144,11 @@ TEST(Carried, WhoNeedsTheOutputNeedsWhatTheSameForwardHasMade) {
       "yet");
 }
 
-TEST(Carried, TheWeightGradientReadsWhatItsOtherHalfHasRead) {
+TEST(Carried, TheWeightGradientReadsWhatTheInputGradientHasRead) {
   EXPECT_EQ(
       fault_of_one("reads=w2.0,i0.0 makes=- frees=w2.0,i0.0", "reads=w2.0 makes=- frees=w2.0,i0.0"),
-      "instruction 8 (backward-weight of c, micro-batch 0): does not read i0.0, which its other "
-      "half has read");
+      "instruction 8 (backward-weight of c, micro-batch 0): does not read i0.0, which its "
+      "backward-input has read");
 }
 
 TEST(Carried, GradientsAreAddedFromTheLastReaderToTheFirst) {

@@ -37,11 +37,11 @@ inline std::vector<bool> elements_of(const program::Unit& unit,
   return has;
 }
 
-// One half of the gradient that the work at a layer makes of a micro-batch; a backward that is not
-// cut in two, and the loss, make both.
+// What an input gradient (phase 0) or a weight gradient (phase 1) adds to the gradient of a unit,
+// of one micro-batch. A backward that is not split adds both, and so does the loss.
 struct Contribution {
   size_t replica = 0, micro_batch = 0;
-  size_t half = 0;
+  size_t phase = 0;
 };
 
 // A gradient of a unit: how often each contribution is in it. What layers of the unit add is told
@@ -113,7 +113,7 @@ class Gradient {
 
  private:
   size_t index(const Contribution& one) const {
-    return (one.replica * micro_batches_ + one.micro_batch) * 2 + one.half;
+    return (one.replica * micro_batches_ + one.micro_batch) * 2 + one.phase;
   }
   uint16_t* place(size_t element, size_t layer) {
     return counts_.data() + (element * layers_ + layer) * width_;
@@ -137,7 +137,8 @@ struct Content {
   int32_t element = -1;                                // of what is carried
   std::vector<int32_t> parts = {};  // u: the readers that have added to it, in their order
   std::vector<program::ValueId> lies_in = {};  // w: values that it may share memory with
-  Gradient gradient;                           // a, b, g
+  Gradient gradient;                           // a, b, g; A: the forwards since the last update
+  Gradient committed;                          // A: those of all updates before
   std::vector<int32_t> updates;  // m, c, o, p: that each element has had; e: each unit
   std::vector<int32_t>
       seen;                // v: updates that each unit has had; a unit that is not in it: kAbsent

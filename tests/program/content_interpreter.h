@@ -137,7 +137,8 @@ class ContentInterpreter {
   }
 
   static bool is_exchange(const Instruction& one) {
-    return one.op == Op::Gather || one.op == Op::Reduce || one.op == Op::Exchange;
+    return one.op == Op::Gather || one.op == Op::Reduce || one.op == Op::Exchange ||
+           one.op == Op::Merge;
   }
   static bool is_on_line(const Instruction& one) {
     return one.resource.kind == program::ResourceKind::Line;
@@ -300,7 +301,7 @@ class ContentInterpreter {
   void check_sizes(const Meeting& meeting) {
     const Instruction& first = *meeting.arrived.front().second;
     const bool is_of_replicas =
-        !first.units.empty() &&
+        (!first.units.empty() || first.op == Op::Merge) &&
         !program_.groups[static_cast<size_t>(first.group)].axes.contains(comm::Axis::Pipeline);
     std::set<std::vector<int64_t>> sizes;
     for (const auto& [member, instruction] : meeting.arrived) {
@@ -329,6 +330,8 @@ class ContentInterpreter {
     const Instruction& first = *meeting.arrived.front().second;
     if (first.op == Op::Exchange) {
       average(meeting);
+    } else if (first.op == Op::Merge) {
+      merge(meeting);
     } else if (first.op == Op::Gather && first.units.empty()) {
       gather_of_no_unit(meeting);
     } else if (first.units.size() != 1 || first.units[0] < 0 ||
@@ -343,6 +346,35 @@ class ContentInterpreter {
     for (const auto& [member, instruction] : meeting.arrived) {
       rank(member).contents.end_work(*instruction);
     }
+  }
+
+  // Each has what the forwards of all have changed of a layer's state.
+  void merge(const Meeting& meeting) {
+    std::map<int32_t, Gradient> sums;  // by layer
+    const auto for_states = [&](const auto& use) {
+      for (const auto& [member, instruction] : meeting.arrived) {
+        RankContents& contents = rank(member).contents;
+        for (const ValueId id : RankContents::changes(*instruction)) {
+          if (contents.value(id).kind == ValueKind::LayerState) {
+            use(contents, *instruction, id);
+          }
+        }
+      }
+    };
+    for_states([&](RankContents& contents, const Instruction&, ValueId id) {
+      const int32_t layer = contents.value(id).layer;
+      const auto [sum, is_first] = sums.try_emplace(layer, contents.content(id).gradient);
+      if (!is_first) {
+        sum->second.add(contents.content(id).gradient, 0);
+      }
+    });
+    for_states([&](RankContents& contents, const Instruction& one, ValueId id) {
+      const bool loses_old = contents.change(one, id);
+      contents.content(id).gradient = sums.at(contents.value(id).layer);
+      if (loses_old) {
+        contents.content(id).gradient.spoil();
+      }
+    });
   }
 
   // Its first member says what it is.

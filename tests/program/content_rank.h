@@ -86,6 +86,7 @@ class RankContents : public RankPreparation {
 
  private:
   void step(const Instruction& one) {
+    commit_layer_state(one);
     if (facts_.program().units.empty()) {
       if (!one.units.empty()) {
         harm("has no such unit");
@@ -114,6 +115,21 @@ class RankContents : public RankPreparation {
     if (std::all_of(
             facts_.own_units(number_).begin(), facts_.own_units(number_).end(), has_moved)) {
       end_update();
+    }
+  }
+
+  // What forwards have left is what the next update begins with.
+  void commit_layer_state(const Instruction& one) {
+    for (const ValueId id : changes(one)) {
+      if (value(id).kind != ValueKind::LayerState) {
+        continue;
+      }
+      if (change(one, id)) {
+        spoil(id);
+      }
+      Content& state = content(id);
+      state.committed.add(state.gradient, 0);
+      state.gradient.clear(0);
     }
   }
 
@@ -236,6 +252,12 @@ class RankContents : public RankPreparation {
       }
       if (says.kind == ValueKind::Compute && !says.slices.empty()) {
         harm("layers see a part of the weights");
+      }
+    } else if (says.kind == ValueKind::LayerState && !facts_.is_evaluation()) {
+      // The first forward of each micro-batch of all replicas, and nothing after the last step.
+      if (!found.committed.is_exactly(0, 0, facts_.micro_batches(), 0, facts_.replicas()) ||
+          !found.gradient.is_exactly(0, 0, 0, 0, 0)) {
+        harm("ends with other state of a layer than a plain step");
       }
     } else if (says.kind == ValueKind::RankState) {
       const std::vector<int32_t>& own = facts_.own_units(number_);

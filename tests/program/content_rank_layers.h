@@ -27,7 +27,7 @@ class RankLayers : public RankValues {
   int32_t updates_done() const { return updates_done_; }
 
  protected:
-  // What is left of the first half may lie in what that has read: it must be there.
+  // What the input gradient leaves may lie in what that has read: it must be there.
   void go_backward_for_weights(const Instruction& one) {
     check_place(one);
     for (const ValueId id : need(one, ValueKind::WeightWork, one.layer).lies_in) {
@@ -81,6 +81,7 @@ class RankLayers : public RankValues {
     need(one, ValueKind::Activation, one.layer);
     need_carried(one, one.layer);
     meet_weights(one, one.layer);
+    meet_layer_state(one);
     make_token(one, ValueKind::Activation, one.layer + 1);
     for (const int32_t element : facts_.born_at(one.layer)) {
       if (const ValueId id = find_carried(one.makes, ValueKind::Carried, element, one); id >= 0) {
@@ -90,6 +91,27 @@ class RankLayers : public RankValues {
     if (one.keep != program::kKeepNothing) {
       mode_of(one.layer, one.keep);
       make_token(one, ValueKind::Saved, one.layer, one.keep);
+    }
+  }
+
+  // It sees the state of its layer, and may leave a trace there.
+  void meet_layer_state(const Instruction& one) {
+    const ValueId state = find(rank_.persistent, [&](const Value& value) {
+      return value.kind == ValueKind::LayerState && value.layer == one.layer;
+    });
+    if (state < 0) {
+      return;
+    }
+    if (has(changes(one), state)) {
+      if (change(one, state)) {
+        spoil(state);
+      }
+      for (const size_t half : {0, 1}) {
+        content(state).gradient.add(
+            0, 0, {static_cast<size_t>(replica()), static_cast<size_t>(one.micro_batch), half});
+      }
+    } else if (!has(one.reads, state)) {
+      harm("does not see the state of its layer");
     }
   }
 
@@ -134,11 +156,11 @@ class RankLayers : public RankValues {
   }
 
   // Where it says that it adds to a unit's gradient. Where it says nothing, its part is lost.
-  void contribute(const Instruction& one, int32_t layer, const std::vector<size_t>& halves) {
+  void contribute(const Instruction& one, int32_t layer, const std::vector<size_t>& phases) {
     const auto micro_batch = static_cast<size_t>(one.micro_batch);
-    for (const size_t half : halves) {
+    for (const size_t phase : phases) {
       done_[static_cast<size_t>(layer)].add(
-          0, 0, {static_cast<size_t>(replica()), micro_batch, half});
+          0, 0, {static_cast<size_t>(replica()), micro_batch, phase});
     }
     for (const int32_t number : facts_.units_at(layer)) {
       const auto is_target = [&](const Value& value) {
@@ -160,14 +182,14 @@ class RankLayers : public RankValues {
         make(one, made, {.kind = ValueKind::Bucket, .gradient = facts_.empty_gradient(number)});
       }
       if (const ValueId target = made >= 0 ? made : in_place; target >= 0) {
-        add_part(one, target, layer, halves);
+        add_part(one, target, layer, phases);
       }
     }
   }
   void add_part(const Instruction& one,
                 ValueId target,
                 int32_t layer,
-                const std::vector<size_t>& halves) {
+                const std::vector<size_t>& phases) {
     const Value& says = value(target);
     Gradient& gradient = content(target).gradient;
     const bool begins = !has(one.makes, target) && change(one, target);
@@ -180,10 +202,10 @@ class RankLayers : public RankValues {
       } else if (begins) {
         gradient.clear(element, place);
       }
-      for (const size_t half : halves) {
+      for (const size_t phase : phases) {
         gradient.add(element,
                      place,
-                     {static_cast<size_t>(replica()), static_cast<size_t>(one.micro_batch), half});
+                     {static_cast<size_t>(replica()), static_cast<size_t>(one.micro_batch), phase});
       }
       if (!is_there[element]) {
         gradient.spoil(element);

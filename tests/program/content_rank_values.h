@@ -161,6 +161,7 @@ class RankValues {
   void spoil(ValueId id) {
     Content& one = content(id);
     one.gradient.spoil();
+    one.committed.spoil();
     std::fill(one.updates.begin(), one.updates.end(), kUnknown);
     std::fill(one.seen.begin(), one.seen.end(), kUnknown);
     for (std::vector<std::vector<int32_t>>& of_replica : one.squares) {
@@ -204,7 +205,8 @@ class RankValues {
     if ((is_link || is_inlet) && (index < 0 || index >= facts_.num_ranks() || index == number_)) {
       harm("there is no such peer");
     }
-    const bool is_exchange = one.op == Op::Gather || one.op == Op::Reduce || one.op == Op::Exchange;
+    const bool is_exchange = one.op == Op::Gather || one.op == Op::Reduce ||
+                             one.op == Op::Exchange || one.op == Op::Merge;
     if (kind == ResourceKind::Line && (!is_exchange || index != one.group)) {
       harm("is on a line of others");
     }
@@ -236,6 +238,10 @@ class RankValues {
       }
       case ValueKind::RankState:
         content.updates.assign(facts_.program().units.size(), 0);
+        break;
+      case ValueKind::LayerState:
+        content.gradient = content.committed =
+            Gradient(1, 1, facts_.replicas(), facts_.micro_batches());
         break;
       case ValueKind::Fixed:
         break;

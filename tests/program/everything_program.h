@@ -29,7 +29,7 @@ hold m0:8@0-4+6-8 c0:4 a0:8/host b1.3:8@1-2/disk o0:16@0-4+6-8/host o1:0
 hold e0:3 "history"
 hold k1:5/disk "the \"cache\""
 hold k2:0 ""
-hold m2:1
+hold m2:1 A1:6/host A2:5
 given x0.0:4 t.3:1/host
 )";
 
@@ -58,8 +58,9 @@ decide reads=z.1 makes=n.1:0 sets=m0 updates=e0 frees=z.1,q.0 on=compute seconds
 gather group=0 makes=f.0:0 updates=o0 on=compute seconds=0 working=0
 prepare reads=n.1,f.0 makes=r.1:0,l.0:0 sets=c0 updates=o0,e0 frees=f.0,j.1 on=compute seconds=1 working=0
 exchange group=0 reads=r.1 makes=y.1:0 sets=c0 updates=o0,e0 frees=r.1,l.0 on=line:0 seconds=1 working=0 sends=12
+merge group=1 reads=a0 sets=c0 updates=A1,A2 on=line:1 seconds=0.5 working=7 sends=10
 step units=0,1 reads=a0,n.1,y.1 makes=t.0:1 sets=c0 updates=m0,o0,e0 frees=n.1,t.0,y.1 on=host seconds=0.3333333333333333 working=9223372036850000000
-step on=compute seconds=0 working=0
+step updates=A1 on=compute seconds=0 working=0
 receive element=0 mb=3 makes=i0.3:3 on=inlet:3 working=3
 receive element=1 mb=1 makes=u1.1:8/host frees=i0.3 on=inlet:3 working=8
 send element=1 mb=1 reads=u1.1 frees=u1.1 on=link:2 seconds=0.25 working=0 sends=8

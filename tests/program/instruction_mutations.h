@@ -22,7 +22,7 @@ inline bool takes(program::Op op, std::string_view field) {
                            op == Op::BackwardWeight;
   const bool is_message = op == Op::Send || op == Op::Receive;
   const bool is_of_units = op == Op::Gather || op == Op::Reduce;
-  const bool is_exchange = is_of_units || op == Op::Exchange;
+  const bool is_exchange = is_of_units || op == Op::Exchange || op == Op::Merge;
   if (field == "layer") {
     return is_at_layer || is_message || op == Op::Add;
   }

@@ -176,7 +176,14 @@ class RandomProgram {
     Value value{.kind = dice_.is_heads() ? ValueKind::RankState : ValueKind::Fixed,
                 .tier = tier(),
                 .bytes = dice_.bytes()};
-    if (num_units() > 0 && dice_.below(4) > 0) {
+    const auto is_same = [&](const Value& other) { return name_of(other) == name_of(value); };
+    if (!program_.layers.empty() && dice_.below(5) == 0) {
+      value.kind = ValueKind::LayerState;
+      value.layer = dice_.below(program_.loss_index());
+      if (std::any_of(rank.values.begin(), rank.values.end(), is_same)) {
+        return;
+      }
+    } else if (num_units() > 0 && dice_.below(4) > 0) {
       constexpr std::array kinds = {ValueKind::Master,
                                     ValueKind::Compute,
                                     ValueKind::GradientSum,
@@ -188,7 +195,6 @@ class RandomProgram {
       for (int32_t left = dice_.below(4) - 1; left > 0; --left) {
         value.slices.push_back({dice_.bytes(), 1 + dice_.bytes()});
       }
-      const auto is_same = [&](const Value& other) { return name_of(other) == name_of(value); };
       if (std::any_of(rank.values.begin(), rank.values.end(), is_same)) {
         return;
       }
@@ -250,7 +256,7 @@ class RandomProgram {
       ops.insert(ops.end(), {Op::Forward, Op::Backward, Op::BackwardInput, Op::BackwardWeight});
     }
     if (!program_.groups.empty()) {
-      ops.insert(ops.end(), {Op::Gather, Op::Reduce, Op::Exchange});
+      ops.insert(ops.end(), {Op::Gather, Op::Reduce, Op::Exchange, Op::Merge});
     }
     if (num_units() > 0) {
       ops.push_back(Op::Add);

@@ -118,13 +118,14 @@ TEST(ProgramJson, EverythingReadsBack) {
       "\"apart\":true,\n\"groups\":[\n{\"name\":\"data\",\"axes\":[\"data\"]},\n"
       "{\"name\":\"wte\",\"axes\":[\"pipeline\"],\"stages\":[0,1]},\n");
   expect_has(
-      "{\"name\":\"table\",\"layers\":[0,1,3],\"forward\":[0,1],\"shared\":true,"
+      "{\"name\":\"table\",\"layers\":[0,1,3],\"forward\":[0,1],\"weight\":[1],\"shared\":true,"
       "\"elements\":64},\n");
   expect_has(
       "{\"limit\":629145600,\"host\":2000,\"disk\":3000,\n\"hold\":[[\"m0\",8,\"@0-4+6-8\"],"
       "[\"c0\",4],[\"a0\",8,\"/host\"],[\"b1.3\",8,\"@1-2/disk\"],[\"o0\",16,\"@0-4+6-8/host\"],"
       "[\"o1\",0],[\"e0\",3,\"\",\"history\"],[\"k1\",5,\"/disk\",\"the \\\"cache\\\"\"],"
-      "[\"k2\",0,\"\",\"\"],[\"m2\",1]],\n\"given\":[[\"x0.0\",4],[\"t.3\",1,\"/host\"]],\n");
+      "[\"k2\",0,\"\",\"\"],[\"m2\",1],[\"A1\",6,\"/"
+      "host\"],[\"A2\",5]],\n\"given\":[[\"x0.0\",4],[\"t.3\",1,\"/host\"]],\n");
   expect_has(
       "{\"op\":\"reduce\",\"units\":[0,1,2],\"mb\":2,\"group\":0,\"to\":\"scatter\","
       "\"reads\":[\"m0\"],\"makes\":[[\"p0.2\",1]],\"sets\":[\"c0\"],\"updates\":[\"a0\"],"
@@ -319,7 +320,7 @@ TEST(ProgramJsonError, MeshShardGroupsAndUnits) {
             "p.json: unit 0: a unit is a JSON number; it should be an object");
   EXPECT_EQ(error("{\"name\":\"b\",\"layers\":[1]", "{\"name\":\"b\",\"layer\":[1]"),
             "p.json: unit 1: unknown key of a unit \"layer\"; did you mean layers? (known: name, "
-            "layers, forward, shared, elements)");
+            "layers, forward, weight, shared, elements)");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[1],\"forward\":1"),
             "p.json: unit 1: forward is a JSON number; it should be an array");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[\"1\"]"),
@@ -435,7 +436,7 @@ TEST(ProgramJsonError, WordsWithoutMeaning) {
       changed_error("\"op\":\"loss\"", "\"op\":\"los\""),
       "p.json: instruction 2 of rank 0: unknown word \"los\"; did you mean loss? (known: forward, "
       "loss, backward, backward-input, backward-weight, send, receive, drop, stash, gather, "
-      "reduce, add, sketch, squares, decide, prepare, exchange, step)");
+      "reduce, add, sketch, squares, decide, prepare, exchange, merge, step)");
   EXPECT_EQ(changed_error("\"mb\":0", "\"mp\":0"),
             first +
                 "unknown field of forward \"mp\"; did you mean mb? (known: layer, mb, keep, reads, "

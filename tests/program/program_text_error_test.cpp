@@ -101,7 +101,7 @@ TEST(ProgramTextError, UnknownWordsComeWithTheNearestOne) {
       "forward, "
       "loss, backward, backward-input, backward-weight, send, receive, drop, stash, gather, "
       "reduce, "
-      "add, sketch, squares, decide, prepare, exchange, step)";
+      "add, sketch, squares, decide, prepare, exchange, merge, step)";
   EXPECT_EQ(line_error("fordward layer=0"),
             "p.txt:6: unknown word \"fordward\"; did you mean forward?" + known);
   EXPECT_EQ(line_error("hld m0:5"), "p.txt:6: unknown word \"hld\"; did you mean hold?" + known);

@@ -104,6 +104,8 @@ TEST(ProgramText, ValuesMeanWhatTheirNamesSay) {
       {.kind = Fixed, .tier = Tier::Disk, .label = 1, .bytes = 5},
       {.kind = Fixed, .label = 2},
       {.kind = Master, .unit = 2, .bytes = 1},
+      {.kind = LayerState, .tier = Tier::Host, .layer = 1, .bytes = 6},
+      {.kind = LayerState, .layer = 2, .bytes = 5},
       {.kind = Activation, .layer = 0, .micro_batch = 0, .bytes = 4},
       {.kind = Targets, .tier = Tier::Host, .micro_batch = 3, .bytes = 1},
       {.kind = Activation, .layer = 1, .micro_batch = 0, .bytes = 64},
@@ -133,11 +135,11 @@ TEST(ProgramText, ValuesMeanWhatTheirNamesSay) {
       {.kind = CarriedGradient, .tier = Tier::Host, .element = 1, .micro_batch = 1, .bytes = 8},
   };
   EXPECT_EQ(rank.values, expected);
-  EXPECT_EQ(rank.persistent, (std::vector<ValueId>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(rank.given, (std::vector<ValueId>{10, 11}));
+  EXPECT_EQ(rank.persistent, (std::vector<ValueId>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(rank.given, (std::vector<ValueId>{12, 13}));
   std::vector<std::string> names = value_names(rank);
   EXPECT_EQ(names[3], "b1.3");
-  EXPECT_EQ(names[15], "x1.0#2");
+  EXPECT_EQ(names[17], "x1.0#2");
   EXPECT_EQ(names[names.size() - 2], "i0.3");
   EXPECT_EQ(names.back(), "u1.1");
 }
@@ -152,8 +154,8 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .layer = 0,
                .micro_batch = 0,
                .keep = 0,
-               .reads = {10, 0},
-               .makes = {12, 13},
+               .reads = {12, 0},
+               .makes = {14, 15},
                .sets = {2},
                .updates = {4},
                .seconds = 1e-5,
@@ -163,9 +165,9 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .layer = 1,
                .micro_batch = 0,
                .keep = 1,
-               .reads = {12},
-               .makes = {14},
-               .frees = {12},
+               .reads = {14},
+               .makes = {16},
+               .frees = {14},
                .resource = {ResourceKind::Copy, 3},
                .working_bytes = 64});
   expect_line(2,
@@ -173,20 +175,20 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .layer = 0,
                .micro_batch = 0,
                .keep = kKeepNothing,
-               .reads = {10},
-               .makes = {15},
-               .frees = {10},
+               .reads = {12},
+               .makes = {17},
+               .frees = {12},
                .resource = {ResourceKind::HostCompute},
                .seconds = 2,
                .working_bytes = 64});
   expect_line(3,
               {.op = Op::Loss,
                .micro_batch = 3,
-               .reads = {14, 11},
-               .makes = {16},
+               .reads = {16, 13},
+               .makes = {18},
                .sets = {3},
                .updates = {2, 0},
-               .frees = {14, 11},
+               .frees = {16, 13},
                .resource = {ResourceKind::Disk, 2},
                .seconds = 0.1,
                .working_bytes = 70});
@@ -194,8 +196,8 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
               {.op = Op::Send,
                .layer = 3,
                .micro_batch = 2,
-               .reads = {15},
-               .frees = {15},
+               .reads = {17},
+               .frees = {17},
                .resource = {ResourceKind::Link, 15},
                .seconds = 0.25,
                .working_bytes = 7,
@@ -204,21 +206,21 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
               {.op = Op::Receive,
                .layer = 2,
                .micro_batch = 1,
-               .makes = {19},
-               .frees = {13},
+               .makes = {21},
+               .frees = {15},
                .resource = {ResourceKind::Inlet, 3},
                .working_bytes = 8});
-  expect_line(9, {.op = Op::Drop, .frees = {19}});
+  expect_line(9, {.op = Op::Drop, .frees = {21}});
   expect_line(12,
               {.op = Op::Gather,
                .units = {1},
                .micro_batch = 3,
                .group = 0,
                .reads = {0},
-               .makes = {22},
+               .makes = {24},
                .sets = {1},
                .updates = {9},
-               .frees = {22},
+               .frees = {24},
                .resource = {ResourceKind::Line, 0},
                .seconds = 0.5,
                .working_bytes = 64,
@@ -230,10 +232,10 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .group = 0,
                .scatters = true,
                .reads = {0},
-               .makes = {24},
+               .makes = {26},
                .sets = {1},
                .updates = {2},
-               .frees = {24},
+               .frees = {26},
                .resource = {ResourceKind::Line, 0},
                .seconds = 0.25,
                .working_bytes = 1,
@@ -244,53 +246,63 @@ TEST(ProgramText, InstructionsMeanWhatTheirFieldsSay) {
                .layer = 3,
                .units = {1},
                .reads = {3},
-               .makes = {25},
+               .makes = {27},
                .sets = {1},
                .updates = {2},
-               .frees = {25},
+               .frees = {27},
                .seconds = 0.125,
                .working_bytes = 1});
   expect_line(22,
               {.op = Op::Prepare,
-               .reads = {29, 30},
-               .makes = {31, 32},
+               .reads = {31, 32},
+               .makes = {33, 34},
                .sets = {1},
                .updates = {4, 6},
-               .frees = {30, 27},
+               .frees = {32, 29},
                .seconds = 1});
   expect_line(23,
               {.op = Op::Exchange,
                .group = 0,
-               .reads = {31},
-               .makes = {33},
+               .reads = {33},
+               .makes = {35},
                .sets = {1},
                .updates = {4, 6},
-               .frees = {31, 32},
+               .frees = {33, 34},
                .resource = {ResourceKind::Line, 0},
                .seconds = 1,
                .sent_bytes = 12});
   expect_line(24,
+              {.op = Op::Merge,
+               .group = 1,
+               .reads = {2},
+               .sets = {1},
+               .updates = {10, 11},
+               .resource = {ResourceKind::Line, 1},
+               .seconds = 0.5,
+               .working_bytes = 7,
+               .sent_bytes = 10});
+  expect_line(25,
               {.op = Op::Step,
                .units = {0, 1},
-               .reads = {2, 29, 33},
-               .makes = {34},
+               .reads = {2, 31, 35},
+               .makes = {36},
                .sets = {1},
                .updates = {0, 4, 6},
-               .frees = {29, 34, 33},
+               .frees = {31, 36, 35},
                .resource = {ResourceKind::HostCompute},
                .seconds = 1.0 / 3,
                .working_bytes = 9223372036850000000});
-  expect_line(25, {.op = Op::Step});
-  expect_line(28,
+  expect_line(26, {.op = Op::Step, .updates = {10}});
+  expect_line(29,
               {.op = Op::Send,
                .element = 1,
                .micro_batch = 1,
-               .reads = {36},
-               .frees = {36},
+               .reads = {38},
+               .frees = {38},
                .resource = {ResourceKind::Link, 2},
                .seconds = 0.25,
                .sent_bytes = 8});
-  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 8 + 12 + 8 + 9000000000000000000);
+  EXPECT_EQ(rank.sent_bytes(), 64 + 32 + 16 + 8 + 12 + 10 + 8 + 9000000000000000000);
 }
 
 TEST(ProgramText, RanksNumberTheirValuesApart) {
@@ -494,15 +506,15 @@ TEST(ProgramText, WhatCannotBeReadBackIsNotWritten) {
   expect_refusal([](P&, R& rank) { rank.labels.pop_back(); }, "no label 2");
   expect_refusal([](P&, R& rank) { std::swap(rank.values[6].label, rank.values[7].label); },
                  "label \"1\" is out of order");
-  expect_refusal([](P&, R& rank) { rank.persistent.push_back(11); },
+  expect_refusal([](P&, R& rank) { rank.persistent.push_back(13); },
                  "is not held from step to step");
-  expect_refusal([](P&, R& rank) { rank.given.push_back(37); }, "there is no value 37");
+  expect_refusal([](P&, R& rank) { rank.given.push_back(39); }, "there is no value 39");
   expect_refusal([](P&, R& rank) { rank.persistent.push_back(-1); }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[1].reads[0] = -1; }, "there is no value -1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].keep = 1; }, "there is no save mode 1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].layer = 3; }, "there is no layer 3");
   expect_refusal([](P&, R& rank) { rank.instructions[2].layer = -1; }, "layer \"-1\"");
-  expect_refusal([](P&, R& rank) { rank.instructions[25].layer = 1; }, "unknown field of step");
+  expect_refusal([](P&, R& rank) { rank.instructions[26].layer = 1; }, "unknown field of step");
   expect_refusal([](P&, R& rank) { rank.instructions[0].units = {0}; }, "unknown field of forward");
   expect_refusal([](P&, R& rank) { rank.instructions[0].group = 0; }, "unknown field of forward");
   expect_refusal([](P&, R& rank) { rank.instructions[0].scatters = true; },
@@ -515,9 +527,9 @@ TEST(ProgramText, WhatCannotBeReadBackIsNotWritten) {
   expect_refusal([](P&, R& rank) { rank.instructions[0].resource.index = 1; }, "compute 1");
   expect_refusal([](P&, R& rank) { rank.instructions[0].seconds = NAN; }, "seconds nan");
   expect_refusal([](P&, R& rank) { rank.instructions[0].seconds = -1; }, "seconds \"-1\"");
-  expect_refusal([](P&, R& rank) { rank.values[10].bytes = -1; }, "bytes of x0.0 \"-1\"");
-  expect_refusal([](P&, R& rank) { rank.values[11].layer = 1; }, "not numbered");
-  expect_refusal([](P&, R& rank) { rank.values[10].slices = {{0, 1}}; }, "has no slices");
+  expect_refusal([](P&, R& rank) { rank.values[12].bytes = -1; }, "bytes of x0.0 \"-1\"");
+  expect_refusal([](P&, R& rank) { rank.values[13].layer = 1; }, "not numbered");
+  expect_refusal([](P&, R& rank) { rank.values[12].slices = {{0, 1}}; }, "has no slices");
   expect_refusal([](P&, R& rank) { rank.values[0].slices = {{0, -1}}; }, "end of a slice \"-1\"");
   expect_refusal([](P&, R& rank) { rank.limit_bytes = -1; }, "limit \"-1\"");
   expect_refusal([](P&, R& rank) { rank.host_limit_bytes = -1; }, "not numbered");

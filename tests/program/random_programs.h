@@ -201,7 +201,7 @@ inline std::vector<int32_t> ranks_of_layers(const plan::Pipeline& pipeline) {
   return ranks;
 }
 
-// Stages keep all, in any mode, or run again what they need: layer by layer, or all at once.
+// Stages keep all, in any save mode, or recompute what they need: layer by layer, or all at once.
 inline plan::StageOperations random_operations(Dice& dice,
                                                const plan::CostTable& table,
                                                int32_t first,

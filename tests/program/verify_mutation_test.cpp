@@ -121,6 +121,7 @@ bool can_harm(const std::string& subject, const std::string& field) {
       {"carried", "readers ~"},
       {"unit", "layers ~"},
       {"unit", "forward_only +"},
+      {"unit", "weight_too -"},
       {"layer", "needs_output -"},
       {"rank", "values +"},
       {"b", "slices of all"},
@@ -175,13 +176,14 @@ void expect_all_rows(const MutationTable& table,
       expect_row(table, name, field, test::takes(op, field));
     }
   }
-  for (const char* op : {"gather", "reduce", "exchange"}) {
+  for (const char* op : {"gather", "reduce", "exchange", "merge"}) {
     for (const char* field :
          {"all: drop", "all: duplicate", "all: move", "all: op", "all: group"}) {
       expect_row(table, op, field);
     }
     for (const char* field : {"all: units", "all: micro_batch"}) {
-      expect_row(table, op, field, /*is_used=*/std::string(op) != "exchange");
+      const bool is_of_units = std::string(op) == "gather" || std::string(op) == "reduce";
+      expect_row(table, op, field, /*is_used=*/is_of_units);
     }
   }
   expect_row(table, "reduce", "all: scatters");

@@ -30,10 +30,10 @@ int64_t samples_in(const Field& field, size_t bytes) {
 
 }  // namespace
 
-void MemoryDataset::add(std::string name,
-                        FieldType type,
-                        std::vector<int64_t> sample_shape,
-                        std::vector<std::byte> values) {
+MemoryDataset& MemoryDataset::add(std::string name,
+                                  FieldType type,
+                                  std::vector<int64_t> sample_shape,
+                                  std::vector<std::byte> values) {
   // Nothing is changed before everything is checked.
   std::vector<Field> fields = fields_;
   fields.push_back({std::move(name), type, std::move(sample_shape)});
@@ -57,6 +57,7 @@ void MemoryDataset::add(std::string name,
   samples_ = samples;
   fields_ = std::move(fields);
   values_.push_back(std::move(values));
+  return *this;
 }
 
 void MemoryDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {

@@ -38,20 +38,22 @@ class MemoryDataset final : public Dataset {
   // The first field says how many samples there are. Throws ConfigError when the array is no whole
   // number of samples, has another number of them than the fields before, or when the name is
   // taken.
-  void add(std::string name,
-           FieldType type,
-           std::vector<int64_t> sample_shape,
-           std::vector<std::byte> values);
+  MemoryDataset& add(std::string name,
+                     FieldType type,
+                     std::vector<int64_t> sample_shape,
+                     std::vector<std::byte> values);
 
   template <typename T>
-  void add(std::string name, std::vector<int64_t> sample_shape, const std::vector<T>& values) {
+  MemoryDataset& add(std::string name,
+                     std::vector<int64_t> sample_shape,
+                     const std::vector<T>& values) {
     std::vector<std::byte> bytes(values.size() * sizeof(T));
     // One by one: a vector of bool has no array to copy.
     for (size_t i = 0; i < values.size(); ++i) {
       const T value = values[i];
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
     }
-    add(std::move(name), field_type<T>(), std::move(sample_shape), std::move(bytes));
+    return add(std::move(name), field_type<T>(), std::move(sample_shape), std::move(bytes));
   }
 
   int64_t samples() const override { return samples_; }

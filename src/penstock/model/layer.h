@@ -29,7 +29,7 @@ struct ParameterSpec {
   bool has_weight_decay = true;    // biases and norms have none
   bool is_always_float32 = false;  // handed to the layer in float32 whatever the compute precision
   at::Tensor given;                // for Given
-  // Zeros behind it in the flat buffers of weights and gradients, so that a product may take more
+  // Zeros behind it in the flat buffers of weights and gradients, so that a GEMM may take more
   // rows than there are: libraries are fast only where sizes are round.
   int64_t padding = 0;
   // The layers that use it write a gradient that is fresh (see Gradients), so it need not be
@@ -62,9 +62,9 @@ class Gradients {
   std::span<const uint8_t> fresh_;
 };
 
-// What a layer changes beside gradients, such as the statistics of a batch norm; in the order of its
-// state(). Every forward of a step sees the same `current`; those that are not run again change `next`,
-// which becomes current when the step is done.
+// What a layer changes beside gradients, such as the statistics of a batch norm; in the order of
+// its state(). Every forward of a step sees the same `current`. All but recomputed forwards change
+// `next`, which becomes current when the step is done.
 struct LayerState {
   std::span<const at::Tensor> current;
   std::span<at::Tensor> next;  // empty: a forward that leaves no trace
@@ -83,8 +83,8 @@ struct Pass {
   bool wants(size_t input) const { return input >= 64 || ((wanted >> input) & 1) != 0; }
 };
 
-// One way in which a layer can keep what its backward needs: all of it, or less, with the rest
-// worked out again in backward.
+// What a layer's forward keeps for its backward: all that backward needs, or less, with the rest
+// recomputed in backward.
 struct SaveMode {
   std::string name;           // letters, digits and dashes
   bool needs_output = false;  // what it keeps shares storage with the output
@@ -93,17 +93,16 @@ struct SaveMode {
 // What a forward leaves for its backward, apart from its input and its weights.
 struct Saved {
   int32_t mode = 0;  // set by the caller: index into Layer::save_modes()
-  // Set by the caller: nobody will read the output, so the layer need not compute it. Only for ways
-  // that need no output; forward then returns nothing.
+  // Set by the caller: nobody will read the output, so the layer need not compute it. Only for save
+  // modes that need no output; forward then returns nothing.
   bool without_output = false;
   Tensors tensors;
   // For layers whose backward is LibTorch's autograd: the input and output that carry the graph.
   std::shared_ptr<void> graph;
 };
 
-// What the weight half of a backward still needs, left by the input half. It may share storage with
-// the input and the output's gradient, which must not be overwritten before the weight half has
-// run.
+// What backward_weight still needs, left by backward_input. It may share storage with the input and
+// the output's gradient, which must not be overwritten before backward_weight has run.
 struct WeightWork {
   Tensors tensors;
   std::shared_ptr<void> graph;  // as in Saved
@@ -123,7 +122,7 @@ std::string shape_text(const TensorShape& shape);  // "float [4, 16, 64]"
 std::string shape_text(const Tensors& tensors);    // "(float [4, 16], bool [4])"
 
 // For one shape of inputs: what comes out, and what must live between forward and backward in one
-// way of keeping. That includes the outputs, and leaves out the inputs and the parameters.
+// save mode. That includes the outputs, and leaves out the inputs and the parameters.
 struct LayerSize {
   Shapes outputs;
   int64_t kept_bytes = 0;
@@ -135,6 +134,9 @@ struct StateSpec {
   std::vector<int64_t> shape;
   at::ScalarType type = at::kFloat;
   at::Tensor initial;  // its first values
+  // How what replicas have made of it in an update becomes one: their mean (statistics), the sum of
+  // what each has added (counters), the largest (amax).
+  enum class Merge { Mean, Sum, Max } merge = Merge::Mean;
 };
 
 class Layer {
@@ -158,7 +160,7 @@ class Layer {
   // At least one; the first keeps most and goes backward fastest.
   virtual const std::vector<SaveMode>& save_modes() const = 0;
 
-  // Runs the layer. With `saved` it keeps what backward needs, in the way that `saved` names;
+  // Runs the layer. With `saved` it keeps what backward needs, in the save mode that `saved` names;
   // without, it keeps nothing. All give the same bits, and so do their backwards.
   virtual Tensors forward(Weights weights,
                           const Tensors& input,
@@ -175,7 +177,7 @@ class Layer {
                            const Tensors& output_gradient,
                            const Pass& pass) const = 0;
 
-  // Whether backward, or its input half, reads the weights. Where not, they need not be gathered
+  // Whether backward, or backward_input, reads the weights. Where not, they need not be gathered
   // for it, and it may get undefined tensors.
   virtual bool backward_needs_weights() const { return true; }
 
@@ -186,13 +188,14 @@ class Layer {
   // is with another rank, it is sent too. The same for every input.
   virtual std::vector<TensorShape> beside_gradient() const { return {}; }
 
-  // Backward in two halves, for schedules that fill a wait with the second: the gradient of the
-  // input at once, those of the parameters later. Both may add to `gradients`, each parameter in
-  // one of the two. Run in the same order of micro-batches as whole backwards, they give the same
-  // bits. The weights must be the same in both. A layer that does not ask for them in the second
-  // (weight_gradient_needs_weights) finds what it needs of them in `work`.
+  // The backward split into input gradient and weight gradient, for schedules that fill a wait with
+  // the latter: the gradient of the input at once, those of the parameters later. Both may add to
+  // `gradients`, each parameter in one of the two. Run in the same order of micro-batches as whole
+  // backwards, they give the same bits. The weights must be the same in both. A layer that does not
+  // ask for them in backward_weight (weight_gradient_needs_weights) finds what it needs of them in
+  // `work`.
   //
-  // A layer that does not say how to part them does everything in the first half.
+  // A layer that does not say how to split its backward does everything in backward_input.
   virtual Tensors backward_input(Weights weights,
                                  Gradients gradients,
                                  const Tensors& input,

@@ -60,10 +60,12 @@ class ModuleLayer final : public Layer {
     for (const auto& entry : module_->named_buffers()) {
       if (entry.value().defined()) {
         module_buffers_.push_back(entry.value());
-        state_.push_back({cat(name_, ".", entry.key()),
-                          entry.value().sizes().vec(),
-                          entry.value().scalar_type(),
-                          entry.value().detach().clone()});
+        const bool is_counter = !entry.value().is_floating_point();
+        state_.push_back({.name = cat(name_, ".", entry.key()),
+                          .shape = entry.value().sizes().vec(),
+                          .type = entry.value().scalar_type(),
+                          .initial = entry.value().detach().clone(),
+                          .merge = is_counter ? StateSpec::Merge::Sum : StateSpec::Merge::Mean});
       }
     }
   }
@@ -145,8 +147,8 @@ class ModuleLayer final : public Layer {
     return input_gradients(*graph, std::move(parts), module_parameters_.size());
   }
 
-  // Each half walks the graph as far as its own sources: what lies between a parameter and the
-  // output is gone through twice.
+  // Input gradient and weight gradient each walk the graph as far as their own sources: what lies
+  // between a parameter and the output is gone through twice.
   Tensors backward_input(Weights weights,
                          Gradients,
                          const Tensors&,
@@ -382,7 +384,8 @@ class ModuleLayer final : public Layer {
   mutable std::vector<c10::Storage> windows_;  // of module_parameters_
   std::vector<ParameterSpec> specs_;
   std::vector<StateSpec> state_;
-  std::vector<SaveMode> modes_{{"all", /*needs_output=*/true}};  // the graph may hold on to the output
+  // The graph may hold on to the output.
+  std::vector<SaveMode> modes_{{"all", /*needs_output=*/true}};
   // By compute type and shapes of the inputs.
   using SizeKey = std::pair<at::ScalarType, std::vector<std::vector<int64_t>>>;
   mutable std::map<SizeKey, LayerSize> sizes_;

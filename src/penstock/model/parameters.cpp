@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include <ATen/ATen.h>
@@ -10,6 +11,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/philox.h"
+#include "penstock/model/merge_state.h"
 
 namespace penstock::model {
 
@@ -90,16 +92,6 @@ void set_fresh(const ParameterSpec& spec, uint64_t seed, int64_t first, const at
   }
 }
 
-void require_no_state(const Layer& layer) {
-  if (!layer.state().empty()) {
-    throw ConfigError(cat("plan.data: layer ",
-                          layer.name(),
-                          " has state of its own (",
-                          layer.state().front().name,
-                          "), which replicas do not share so far; use plan.data = 1"));
-  }
-}
-
 }  // namespace
 
 Parameters::Parameters(const Chain& chain,
@@ -128,9 +120,6 @@ Parameters::Parameters(const Chain& chain,
   place(chain.parameters(part));
   if (replicas_ > 1) {
     PENSTOCK_CHECK(!device.is_gpu(), "replicas on GPUs");
-    for (const int64_t layer : part.layers) {
-      require_no_state(chain.layer(layer));
-    }
     place_units();
   }
   allocate();
@@ -150,6 +139,7 @@ Parameters::Parameters(const Chain& chain,
     StateTensors& state = layer_state_[static_cast<size_t>(layer)];
     for (const StateSpec& spec : chain.layer(layer).state()) {
       state.names.push_back(spec.name);
+      state.merges.push_back(spec.merge);
       state.current.push_back(
           spec.initial.to(device_.where, /*non_blocking=*/false, /*copy=*/true));
       state.next.push_back(state.current.back().clone());
@@ -171,6 +161,36 @@ void copy_all(const Tensors& from, const Tensors& to) {
 void Parameters::commit_state() {
   for (const StateTensors& state : layer_state_) {
     copy_all(state.next, state.current);
+  }
+}
+
+int64_t Parameters::state_bytes() const {
+  int64_t bytes = 0;
+  for (const StateTensors& state : layer_state_) {
+    for (const at::Tensor& tensor : state.next) {
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
+void Parameters::write_state(std::byte* into) const {
+  for (const StateTensors& state : layer_state_) {
+    for (const at::Tensor& tensor : state.next) {
+      std::memcpy(into, tensor.const_data_ptr(), tensor.nbytes());
+      into += tensor.nbytes();
+    }
+  }
+}
+
+void Parameters::merge_state(const std::byte* of_replicas, int64_t replicas) {
+  const int64_t stride = state_bytes();
+  for (const StateTensors& state : layer_state_) {
+    for (size_t i = 0; i < state.next.size(); ++i) {
+      model::merge_state(
+          state.merges[i], state.current[i], {of_replicas, stride, replicas}, state.next[i]);
+      of_replicas += state.next[i].nbytes();
+    }
   }
 }
 

@@ -3,10 +3,11 @@
 // optimizer, sharding and saving single passes.
 //
 // Where a rank has replicas, they may divide this among themselves (docs/data_parallel.md): of what
-// is sharded a rank has only its pieces of each unit (units.h), one after the other, in buffers of
+// is sharded a rank has only its shards of each unit (units.h), one after the other, in buffers of
 // its own.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <set>
@@ -99,9 +100,15 @@ class Parameters {
   }
   // Of all layers that are here: what forwards have changed becomes what the next step begins with.
   void commit_state();
+  // What forwards have changed, as bytes, and back from those of all replicas, one after the other
+  // (StateSpec::Merge).
+  int64_t state_bytes() const;
+  void write_state(std::byte* into) const;
+  void merge_state(const std::byte* of_replicas, int64_t replicas);
   // By name, of the layers that are here. After a change of `current`: reset_state().
   struct StateTensors {
     std::vector<std::string> names;
+    std::vector<StateSpec::Merge> merges;
     Tensors current, next;
   };
   const std::vector<StateTensors>& states() const { return layer_state_; }
@@ -126,7 +133,7 @@ class Parameters {
   std::vector<int64_t> units_of(int64_t layer) const;  // that it uses
   const plan::UnitLayout& unit_layout(int64_t unit) const { return stock(unit).layout; }
   // Weights sharded: room for a whole unit as layers see it, a tensor for each of its ranges, with
-  // this rank's pieces filled in; the others' are to come from them. Else the unit where it lies.
+  // this rank's shards filled in; the others' are to come from them. Else the unit where it lies.
   Tensors unit_weights(int64_t unit) const;
   // Of layer i, in units that are whole; `find` gives those. Views; undefined where it gives none.
   Tensors weights_in_units(int64_t layer,
@@ -163,7 +170,7 @@ class Parameters {
   // Where a unit lies in the flat buffers; only where there are replicas.
   struct PlacedUnit {
     int64_t first = 0;                   // element of the flat order
-    int64_t own_first = 0;               // of this rank's pieces, one after the other
+    int64_t own_first = 0;               // of this rank's shards, one after the other
     std::vector<int64_t> float32_first;  // of a range that stays float32: into float32_
   };
   // Where a parameter lies in its unit.
@@ -181,7 +188,7 @@ class Parameters {
   void allocate();
   void find_segments();
   void initialise(uint64_t seed);
-  // Buffers of their own hold the pieces of what is sharded.
+  // Buffers of their own hold the shards of what is sharded.
   bool has_own_weights() const { return own_weights_.defined(); }
   bool has_own_gradients() const { return own_gradients_.defined(); }
   at::Tensor own_slice(const at::Tensor& own, size_t unit, size_t range) const;
@@ -204,7 +211,7 @@ class Parameters {
   int64_t state_elements_ = 0;
   at::Tensor weights_, gradients_, compute_;
   at::Tensor float32_;                      // sharded: whole parameters that stay float32
-  at::Tensor own_weights_, own_gradients_;  // sharded: the pieces
+  at::Tensor own_weights_, own_gradients_;  // sharded: the shards
   std::vector<Tensors> layer_weights_, layer_gradients_;
   std::vector<StateTensors> layer_state_;              // by layer of the chain
   std::vector<std::vector<size_t>> layer_parameters_;  // indices into all_
@@ -212,7 +219,7 @@ class Parameters {
   // gradient for each but the first, added up when all micro-batches are done. That is the order in
   // which ranks that have these layers apart add them.
   struct Share {
-    at::Tensor whole, own;  // of sharded gradients, the pieces
+    at::Tensor whole, own;  // of sharded gradients, the shards
     int64_t layer = 0;      // whose gradient it is
     size_t parameter = 0;   // index into all_
   };

@@ -73,6 +73,9 @@ class RankHolding {
 
  private:
   ValueId& place(const Value& value) {
+    if (value.kind == ValueKind::LayerState) {
+      return layer_state_[value.layer];
+    }
     if (!program::info_of(value.kind).has_unit) {
       return ignored_;
     }
@@ -206,6 +209,9 @@ class RankHolding {
 
   void add_to_work(Instruction& instruction) {
     const int32_t layer = layer_of(instruction);
+    if (instruction.op == Op::Forward) {
+      add_layer_state(instruction);
+    }
     const bool reads_copy =
         std::any_of(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
           return after_.value(id).kind == ValueKind::Stashed;
@@ -221,6 +227,17 @@ class RankHolding {
         change_gradient(instruction, unit, layer);
       }
     }
+  }
+
+  // Only the first forward of a layer and micro-batch changes the layer's state.
+  void add_layer_state(Instruction& forward) {
+    const auto state = layer_state_.find(forward.layer);
+    if (state == layer_state_.end()) {
+      return;
+    }
+    const bool is_first = went_forward_.insert({forward.layer, forward.micro_batch}).second;
+    const bool changes = is_first && !program_.is_evaluation();
+    (changes ? forward.updates : forward.reads).push_back(state->second);
   }
 
   void add_to_gather(Instruction& instruction) {
@@ -246,6 +263,8 @@ class RankHolding {
   const program::Program& program_;
   const std::vector<std::vector<int32_t>> units_of_;  // by layer, then the loss
   std::vector<UnitValues> units_;
+  std::map<int32_t, ValueId> layer_state_;              // by layer
+  std::set<std::pair<int32_t, int32_t>> went_forward_;  // layer and micro-batch
   RankProgram after_;
   ValueId moved_by_ = 0;
   ValueId ignored_ = kNone;

@@ -57,11 +57,13 @@ RankHoldings rank_holdings(const ModelSizes& model,
       add(held.name, held.bytes);
     }
   }
-  int64_t layers_state = 0;
   for (const int32_t layer : inventory.place.layers) {
-    layers_state += model.layers[static_cast<size_t>(layer)].state_bytes;
+    const int64_t bytes = model.layers[static_cast<size_t>(layer)].state_bytes;
+    if (bytes > 0) {
+      holdings.values.push_back(
+          {{.kind = program::ValueKind::LayerState, .layer = layer, .bytes = bytes}});
+    }
   }
-  add("state of layers", layers_state);
   add("staging of collectives", inventory.place.replicas > 1 ? comm::Collectives::kStaging : 0);
   return holdings;
 }

@@ -57,6 +57,9 @@ class RankUpdates {
         sums_[value.unit] = id;
       } else if (value.kind == ValueKind::RankState) {
         moves_[kOfAll].push_back(id);
+      } else if (value.kind == ValueKind::LayerState) {
+        layer_state_.push_back(id);
+        layer_state_bytes_ += value.bytes / 2;  // of one of its two copies
       } else if (value.kind == ValueKind::Master || value.kind == ValueKind::Compute ||
                  value.kind == ValueKind::State) {
         moves_[value.unit].push_back(id);
@@ -104,7 +107,25 @@ class RankUpdates {
           .sent_bytes = bytes * static_cast<int64_t>(stages.size() - 1)});
   }
 
+  // Each replica's forwards have left a state of their own.
+  void merge_layer_state() {
+    const int64_t others = program_.replicas() - 1;
+    const int64_t bytes = layer_state_bytes_ * others;
+    const int32_t group = program_.add_group(comm::along(comm::Axis::Data));
+    emit({.op = Op::Merge,
+          .group = group,
+          .updates = layer_state_,
+          .resource = {program::ResourceKind::Line, group},
+          .seconds = link_.seconds(bytes),
+          .working_bytes = layer_state_bytes_ + bytes,  // that of all replicas
+          .sent_bytes = bytes});
+  }
+
   void write_update(Instruction step, int32_t update) {
+    if (!layer_state_.empty() && program_.replicas() > 1) {
+      merge_layer_state();
+    }
+    step.updates.insert(step.updates.end(), layer_state_.begin(), layer_state_.end());
     Instruction squares{.op = Op::Squares};
     for (const auto& [unit, sum] : sums_) {
       squares.reads.push_back(sum);
@@ -147,6 +168,8 @@ class RankUpdates {
   RankProgram after_;
   std::map<int32_t, ValueId> sums_;                // by unit
   std::map<int32_t, std::vector<ValueId>> moves_;  // what a step of the unit changes
+  std::vector<ValueId> layer_state_;
+  int64_t layer_state_bytes_ = 0;
 };
 
 }  // namespace

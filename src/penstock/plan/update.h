@@ -13,8 +13,9 @@ namespace penstock::plan {
 inline constexpr int64_t kStageExchangeBytes = int64_t{4} << 20;
 
 // A pass, after hold(). Before each step come: the sum over the stages that have the same unit (a
-// tied table); the squares of the rank's gradients; those of all ranks, where they update together;
-// and the decision what gradients are multiplied by. `link`: what a message between ranks takes.
+// tied table); the merge of what the layers of replicas have changed of their state; the squares of
+// the rank's gradients; those of all ranks, where they update together; and the decision what
+// gradients are multiplied by. `link`: what a message between ranks takes.
 program::Program write_updates(program::Program program,
                                const Holdings& holdings,
                                const LinkCost& link);

@@ -15,7 +15,7 @@ namespace penstock::program {
 enum class Op : uint8_t {
   Forward,   // x(layer), and what it reads of carried elements -> x(layer + 1), the elements that
              // it makes, and s(layer) unless keep is kKeepNothing; one that is
-             // run again right before its backward may make s(layer) alone
+             // recomputed right before its backward may make s(layer) alone
   Loss,      // x(last), t -> d(last); adds to the gradients of the head. Of an evaluation: the
              // loss alone, without a gradient
   Backward,  // x(layer), s(layer), d(layer + 1) -> d(layer); layer 0 makes none
@@ -34,6 +34,7 @@ enum class Op : uint8_t {
   Decide,          // from all squares to the norm, and what the gradients are multiplied by
   Prepare,         // the optimizer makes ready what replicas exchange before it moves units
   Exchange,        // replicas average what they have made ready, compressed
+  Merge,           // what the layers of replicas have changed of their state becomes one
   Step,            // the optimizer moves units
 };
 inline constexpr size_t kNumOps = static_cast<size_t>(Op::Step) + 1;  // Step stays the last
@@ -91,7 +92,7 @@ struct Instruction {
   std::vector<int32_t> units;   // of a gather, reduce or step
   int32_t micro_batch = -1;     // of the work, or of what is sent, gathered or reduced
   int32_t keep = kKeepNothing;  // Forward: index into the layer's save modes
-  int32_t group = kNoGroup;     // Gather, Reduce, Exchange: index into Program::groups
+  int32_t group = kNoGroup;     // of a collective: index into Program::groups
   bool scatters = false;        // Reduce: each rank gets the sum of its slices alone
   // `makes`: what is there when it has ended. `sets` and `updates` change what is there already:
   // the former do not look at what it was. `frees` happen when the instruction has ended.
@@ -99,7 +100,7 @@ struct Instruction {
   Resource resource = {};
   double seconds = 0;         // Receive: 0, it takes what the Send takes
   int64_t working_bytes = 0;  // the most held while it runs, above what was live before it
-  int64_t sent_bytes = 0;     // Send, Gather, Reduce, Exchange: what it hands to other ranks
+  int64_t sent_bytes = 0;     // of a send or a collective: what it hands to other ranks
 
   bool operator==(const Instruction&) const = default;
 };
@@ -112,7 +113,7 @@ inline Resource busy_resource(const Instruction& instruction) {
 
 std::string_view op_name(Op op);  // "forward"
 bool is_transfer(Op op);          // a send or a receive
-bool is_collective(Op op);        // a gather, a reduce or an exchange
+bool is_collective(Op op);        // a gather, a reduce, an exchange or a merge
 bool is_at_layer(Op op);          // work at a layer or the loss
 bool contributes(Op op);          // adds to gradients
 

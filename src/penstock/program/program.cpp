@@ -33,6 +33,7 @@ constexpr OpTable<OpTraits> kTraits = op_table<OpTraits>({
     {Op::Decide, {.name = "decide"}},
     {Op::Prepare, {.name = "prepare"}},
     {Op::Exchange, {.name = "exchange", .is_collective = true}},
+    {Op::Merge, {.name = "merge", .is_collective = true}},
     {Op::Step, {.name = "step"}},
 });
 
@@ -49,6 +50,8 @@ std::string_view held_name(ValueKind kind) {
       return "gradients of shared weights";
     case ValueKind::State:
       return "optimizer state";
+    case ValueKind::LayerState:
+      return "state of layers";
     default:
       return "";
   }

@@ -22,7 +22,7 @@ constexpr unsigned bit(Op op) {
 inline constexpr unsigned kSend = bit(Op::Send), kReceive = bit(Op::Receive);
 inline constexpr unsigned kTransfer = kSend | kReceive;
 inline constexpr unsigned kOfUnits = bit(Op::Gather) | bit(Op::Reduce);
-inline constexpr unsigned kCollective = kOfUnits | bit(Op::Exchange);
+inline constexpr unsigned kCollective = kOfUnits | bit(Op::Exchange) | bit(Op::Merge);
 inline constexpr unsigned kLayered =
     bit(Op::Forward) | bit(Op::Backward) | bit(Op::BackwardInput) | bit(Op::BackwardWeight);
 inline constexpr unsigned kWorking = kLayered | bit(Op::Loss);

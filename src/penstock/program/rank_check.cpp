@@ -4,6 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/program/carried_check.h"
+#include "penstock/program/layer_state_check.h"
 #include "penstock/program/rank_lives.h"
 #include "penstock/program/unit_check.h"
 
@@ -18,6 +19,7 @@ class RankCheck {
         lives_(program, number),
         units_(lives_),
         carried_(lives_, backwards.carried),
+        layer_state_(lives_),
         versions_(backwards.inputs.size(), kNoVersion),
         backwards_(backwards) {}
 
@@ -37,6 +39,7 @@ class RankCheck {
                         : cat("there are ", steps_, " steps for ", program_.updates, " updates"));
     }
     units_.check_end();
+    layer_state_.check_end();
     return lives_.peak();
   }
 
@@ -64,6 +67,7 @@ class RankCheck {
         {Op::Decide, &RankCheck::check_decide},
         {Op::Prepare, &RankCheck::check_prepare},
         {Op::Exchange, &RankCheck::check_exchange},
+        {Op::Merge, &RankCheck::check_merge},
         {Op::Step, &RankCheck::check_step},
     });
     if (static_cast<size_t>(instruction.op) >= kNumOps) {
@@ -151,6 +155,11 @@ class RankCheck {
     check_comes_before_last_step();
     units_.check_exchange(instruction);
   }
+  void check_merge(const Instruction& instruction) {
+    check_comes_before_last_step();
+    units_.require_group(instruction, comm::along(comm::Axis::Data));
+    layer_state_.check_merge(instruction);
+  }
   void check_squares(const Instruction& instruction) {
     check_comes_before_last_step();
     check_gradients_complete();
@@ -165,9 +174,11 @@ class RankCheck {
       lives_.refuse(program_.updates == 1 ? "a second step" : "more steps than updates");
     }
     check_gradients_complete();
+    const RankLives::Counts state = layer_state_.check_step(instruction);
     if (program_.units.empty()) {
       const bool has_decision = !instruction.reads.empty();
-      lives_.check_counts(instruction, {.reads = has_decision ? size_t{1} : 0});
+      lives_.check_counts(instruction,
+                          {.reads = has_decision ? size_t{1} : 0, .changes = state.changes});
       if (!instruction.units.empty()) {
         lives_.refuse("there is no unit ", instruction.units[0]);
       }
@@ -175,7 +186,10 @@ class RankCheck {
         lives_.refuse("reads ", lives_.name(instruction.reads[0]), ", which is no decision");
       }
     }
-    steps_ += units_.check_step(instruction) ? 1 : 0;
+    if (units_.check_step(instruction, state)) {
+      ++steps_;
+      layer_state_.end_update();
+    }
   }
 
   // What other replicas have moved is gathered after the step; nothing else comes after it.
@@ -338,7 +352,7 @@ class RankCheck {
     lives_.check_counts(instruction,
                         {.reads = own.reads + carried.reads + copies + extra.reads,
                          .makes = own.makes + carried.makes + extra.makes,
-                         .changes = carried.changes + extra.changes});
+                         .changes = own.changes + carried.changes + extra.changes});
   }
 
   void check_forward(const Instruction& instruction) {
@@ -346,18 +360,19 @@ class RankCheck {
     own(backwards_.rank_of[static_cast<size_t>(instruction.layer)]);
     check_version(instruction, instruction.layer);
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
+    const RankLives::Counts state = layer_state_.check_forward(instruction);
     size_t makes = 1;
     bool makes_output = true;
     if (instruction.keep != kKeepNothing) {
       const SaveMode& mode = mode_of(instruction);
       lives_.made_of(instruction, ValueKind::Saved, instruction.layer);
-      // Run again for its backward alone, it may leave out an output that backward does not need.
+      // Recomputed for its backward alone, it may leave out an output that backward does not need.
       makes_output = instruction.makes.size() != 1 || mode.needs_output;
       makes = makes_output ? 2 : 1;
     }
     check_operands(instruction,
                    instruction.layer,
-                   {.reads = 1, .makes = makes},
+                   {.reads = 1 + state.reads, .makes = makes, .changes = state.changes},
                    carried_.check_forward(instruction, makes_output));
     if (makes_output) {
       lives_.made_of(instruction, ValueKind::Activation, instruction.layer + 1);
@@ -394,12 +409,12 @@ class RankCheck {
     const SaveMode& kept = mode_of(lives_.maker(saved));
     const bool is_input_gradient = instruction.op == Op::BackwardInput;
     check_version(instruction, instruction.layer);
-    check_operands(
-        instruction,
-        instruction.layer,
-        {.reads = kept.needs_output ? size_t{4} : size_t{3},
-         .makes = static_cast<size_t>(instruction.layer > 0) + static_cast<size_t>(is_input_gradient)},
-        carried_.check_backward(instruction, forward, kept.needs_output));
+    check_operands(instruction,
+                   instruction.layer,
+                   {.reads = kept.needs_output ? size_t{4} : size_t{3},
+                    .makes = static_cast<size_t>(instruction.layer > 0) +
+                             static_cast<size_t>(is_input_gradient)},
+                   carried_.check_backward(instruction, forward, kept.needs_output));
     lives_.read_of(instruction, ValueKind::Activation, instruction.layer);
     lives_.read_of(instruction, ValueKind::Gradient, instruction.layer + 1);
     if (kept.needs_output) {
@@ -478,6 +493,7 @@ class RankCheck {
   RankLives lives_;
   UnitCheck units_;
   CarriedCheck carried_;
+  LayerStateCheck layer_state_;
   std::vector<int32_t> versions_;  // by layer and micro-batch: updates of its weights
   Backwards& backwards_;
   int32_t steps_ = 0;

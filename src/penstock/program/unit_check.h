@@ -43,9 +43,10 @@ class UnitCheck {
   void check_decide(const Instruction& instruction);
   void check_prepare(const Instruction& instruction);
   void check_exchange(const Instruction& instruction);
-  // Whether it ends an update: all units of the rank have moved.
-  bool check_step(const Instruction& instruction);
+  // Whether it ends an update: all units of the rank have moved. `others`: what it changes beside.
+  bool check_step(const Instruction& instruction, const RankLives::Counts& others);
   void check_end() const;
+  void require_group(const Instruction& instruction, const comm::RankGroup& group) const;
 
  private:
   static constexpr ValueId kNone = -1;
@@ -103,7 +104,6 @@ class UnitCheck {
   void require_local_parts(ValueId id, int32_t number, int32_t layer);
   void require_complete(int32_t number);
   // unit_check_collectives.cpp
-  void require_group(const Instruction& instruction, const comm::RankGroup& group) const;
   void reduce_over_replicas(const Instruction& instruction, int32_t number);
   void reduce_bucket(const Instruction& instruction, int32_t number);
   void reduce_over_stages(const Instruction& instruction, int32_t number);

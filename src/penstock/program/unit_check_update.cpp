@@ -258,12 +258,12 @@ void UnitCheck::check_exchanged(const Instruction& step, RankLives::Counts& coun
   }
 }
 
-bool UnitCheck::check_step(const Instruction& instruction) {
+bool UnitCheck::check_step(const Instruction& instruction, const RankLives::Counts& others) {
   if (program_.units.empty()) {
     ++update_;
     return true;
   }
-  RankLives::Counts counts{.reads = 1};
+  RankLives::Counts counts{.reads = 1, .changes = others.changes};
   if (find_of_update(instruction.reads, ValueKind::Decision) == kNone) {
     lives_.refuse("does not read n.", update_);
   }

@@ -32,6 +32,8 @@ enum class ValueKind : uint8_t {
   GradientSum,  // a: the gradient, added up
   Share,        // b: the part of the gradient that `layer` adds, of a unit that layers share
   State,        // o: the optimizer's state; its slices are what the rank's Step moves
+  // Of a layer, from step to step.
+  LayerState,  // A: what it changes beside gradients, as the update began and as forwards leave it
   // Of the rank, from step to step. `label` says what it is.
   RankState,  // e: state of the optimizer that belongs to no unit
   Fixed,      // k: workspaces, staging: never read, never moved
@@ -102,6 +104,7 @@ inline constexpr std::array<ValueKindInfo, kNumValueKinds> kValueKinds = {{
     {'a', false, false, true, false, false, false, true},   // GradientSum
     {'b', true, false, true, false, false, false, true},    // Share
     {'o', false, false, true, false, false, false, true},   // State
+    {'A', true, false, false, false, false, false, true},   // LayerState
     {'e', false, false, false, false, false, true, true},   // RankState
     {'k', false, false, false, false, false, true, true},   // Fixed
     {'q', false, false, false, false, true, false, false},  // Squares

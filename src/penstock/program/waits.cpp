@@ -165,12 +165,12 @@ bool are_of_same_kinds(const Program& program, Place first, Place other) {
   }
   const auto kinds_of = [&](Place place) {
     const Instruction& instruction = at(program, place);
-    std::vector<ValueKind> kinds;
+    std::vector<std::pair<ValueKind, int32_t>> kinds;
     for (const auto* list : {&instruction.makes, &instruction.updates}) {
       for (const ValueId id : *list) {
-        const ValueKind kind = program.ranks[static_cast<size_t>(place.rank)].value(id).kind;
-        if (kind != ValueKind::RankState) {  // each rank has its own
-          kinds.push_back(kind);
+        const Value& value = program.ranks[static_cast<size_t>(place.rank)].value(id);
+        if (value.kind != ValueKind::RankState) {  // each rank has its own
+          kinds.push_back({value.kind, value.layer});
         }
       }
     }
@@ -197,7 +197,7 @@ std::optional<Violation> find_pair_mismatch(const Program& program, Place first,
   }
   // Slices may differ in size; what is whole may not. Stages need not hold alike what they share.
   const bool is_of_stages = group_of(program, one).axes.contains(comm::Axis::Pipeline);
-  const bool is_of_units = !one.units.empty();
+  const bool is_alike = !is_of_stages && (!one.units.empty() || one.op == Op::Merge);
   const auto whole_bytes = [&](Place place) {
     const RankProgram& rank = program.ranks[static_cast<size_t>(place.rank)];
     const Instruction& instruction = at(program, place);
@@ -209,7 +209,7 @@ std::optional<Violation> find_pair_mismatch(const Program& program, Place first,
     }
     for (const ValueId id : instruction.updates) {
       const bool is_whole = rank.value(id).slices.empty();
-      bytes += is_whole && !is_of_stages && is_of_units ? rank.value(id).bytes : 0;
+      bytes += is_whole && is_alike ? rank.value(id).bytes : 0;
     }
     return bytes;
   };

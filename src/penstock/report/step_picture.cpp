@@ -20,7 +20,7 @@ using program::Op;
 constexpr std::array<BarStyle, kNumBarKinds> kStyles = {{
     {"forward", "#0072b2", "#ffffff"},
     {"forward, keeps nothing", "#56b4e9", "#10222e"},
-    {"forward again", "#cc79a7", "#2a1220"},
+    {"recomputed forward", "#cc79a7", "#2a1220"},
     {"backward", "#e69f00", "#2a1d00"},
     {"backward, input", "#d55e00", "#ffffff"},
     {"backward, weight", "#f0e442", "#2a2700"},
@@ -98,6 +98,7 @@ constexpr program::OpTable<BarKind> kKinds = program::op_table<BarKind>({
     {program::Op::Decide, BarKind::Decide},
     {program::Op::Prepare, BarKind::Prepare},
     {program::Op::Exchange, BarKind::Exchange},
+    {program::Op::Merge, BarKind::Exchange},
     {program::Op::Step, BarKind::Step},
 });
 

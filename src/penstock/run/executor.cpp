@@ -49,16 +49,6 @@ bool is_sharded(const program::RankProgram& rank) {
   });
 }
 
-std::vector<char> first_forwards(const program::RankProgram& rank) {
-  std::vector<char> is_first;
-  std::set<std::pair<int32_t, int32_t>> known;  // layer and micro-batch
-  for (const Instruction& instruction : rank.instructions) {
-    is_first.push_back(instruction.op == Op::Forward &&
-                       known.emplace(instruction.layer, instruction.micro_batch).second);
-  }
-  return is_first;
-}
-
 const program::RankProgram& sound_rank(const program::Program& program, comm::Group* group) {
   const program::Verdict verdict = program::verify(program);
   PENSTOCK_CHECK(verdict.is_sound(), "the program is unsound: ", verdict.violation->text);
@@ -133,7 +123,7 @@ Executor::Executor(const program::Program& program,
                           ": use fewer plan.micro_batches"));
   }
   update_at_ = find_update(rank_, program.is_evaluation());
-  is_first_forward_ = first_forwards(rank_);
+  require_layer_state();
   has_unreduced_gradients_ = std::any_of(
       rank_.instructions.begin(), rank_.instructions.end(), [](const Instruction& instruction) {
         return instruction.op == Op::Sketch;
@@ -155,6 +145,21 @@ Executor::Executor(const program::Program& program,
                      "the program gathers no weights for the weight gradient of layer ",
                      layer);
     }
+  }
+}
+
+// Layers change only what the program says is there.
+void Executor::require_layer_state() const {
+  const std::vector<model::Parameters::StateTensors>& states = parameters_.states();
+  for (size_t layer = 0; layer < states.size(); ++layer) {
+    const bool is_held =
+        std::any_of(rank_.persistent.begin(), rank_.persistent.end(), [&](ValueId id) {
+          return value(id).kind == ValueKind::LayerState &&
+                 value(id).layer == static_cast<int32_t>(layer);
+        });
+    PENSTOCK_CHECK(states[layer].current.empty() || is_held,
+                   "the program does not hold the state of layer ",
+                   layer);
   }
 }
 
@@ -190,7 +195,6 @@ double Executor::run(const StepInput& input, Stepper& stepper) {
   }
   outcomes_.clear();
   run_step(step);
-  parameters_.commit_state();
   // Of several updates move() has noted each outcome. Of one it is asked for here, where the device
   // is done: the step waits for it only once.
   if (outcomes_.empty()) {
@@ -408,6 +412,7 @@ void Executor::execute(const Instruction& instruction, Step& step) {
       {program::Op::Decide, &Executor::decide},
       {program::Op::Prepare, &Executor::prepare},
       {program::Op::Exchange, &Executor::exchange},
+      {program::Op::Merge, &Executor::merge},
       {program::Op::Step, &Executor::move},  // Step is the state of a run here
   });
   (this->*program::row_of(kRuns, instruction.op))(instruction, step);

@@ -139,6 +139,7 @@ class Executor {
   void decide(const program::Instruction& instruction, Step& step);
   void prepare(const program::Instruction& instruction, Step& step);
   void exchange(const program::Instruction& instruction, Step& step);
+  void merge(const program::Instruction& instruction, Step& step);
   void move(const program::Instruction& instruction, Step& step);
   void start_on_line(const program::Instruction& instruction, WorkPtr work, Step& step);
   void wait_for_lines(const program::Instruction& instruction, Step& step);
@@ -177,7 +178,8 @@ class Executor {
   program::ValueId find_element(const std::vector<program::ValueId>& ids,
                                 program::ValueKind kind,
                                 int32_t element) const;
-  bool changes_state(const program::Instruction& instruction) const;
+  model::LayerState state_for(const program::Instruction& forward);
+  void require_layer_state() const;
   void give_inputs(Step& step);
   void begin_record();
   void finish_record();
@@ -194,7 +196,6 @@ class Executor {
   std::unique_ptr<device::Stopwatch> stopwatch_;
   bool uses_graph_ = false;
   bool has_run_ = false;
-  std::vector<char> is_first_forward_;  // by instruction: of its layer and micro-batch
   std::unique_ptr<device::StepGraph> graph_;
   double graph_scale_ = 0;                         // of the loss, in the graph
   std::vector<model::Loss::Result> graph_losses_;  // where the graph leaves them

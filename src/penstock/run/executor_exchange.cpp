@@ -164,6 +164,11 @@ void Executor::reduce(const Instruction& instruction, Step& step) {
                 step);
 }
 
+void Executor::merge(const Instruction& instruction, Step& step) {
+  start_on_line(
+      instruction, replicas_->merge_state(parameters_, describe(number_of(instruction))), step);
+}
+
 // What it reads, changes or frees may be under way on a line; what it changes or frees may be read
 // there. What runs on the line itself comes after what was started before.
 void Executor::wait_for_lines(const Instruction& instruction, Step& step) {

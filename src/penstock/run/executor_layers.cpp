@@ -146,11 +146,12 @@ model::Gradients Executor::gradients_for(const Instruction& instruction,
   return step.layer_gradients;
 }
 
-// Only the first forward of a layer and micro-batch leaves a trace in the layer's state, and only in
-// training.
-bool Executor::changes_state(const Instruction& instruction) const {
-  return !program_.is_evaluation() &&
-         is_first_forward_[static_cast<size_t>(number_of(instruction))] != 0;
+// Of the layer: a forward that only reads it leaves no trace there.
+model::LayerState Executor::state_for(const Instruction& forward) {
+  const bool changes = std::any_of(forward.updates.begin(), forward.updates.end(), [&](ValueId id) {
+    return value(id).kind == ValueKind::LayerState;
+  });
+  return parameters_.state_of(forward.layer, changes);
 }
 
 void Executor::forward(const Instruction& instruction, Step& step) {
@@ -164,7 +165,7 @@ void Executor::forward(const Instruction& instruction, Step& step) {
     kept->mode = instruction.keep;
     kept->without_output = output < 0;
   }
-  const model::LayerState state = parameters_.state_of(layer, changes_state(instruction));
+  const model::LayerState state = state_for(instruction);
   model::Pass pass = step.pass(instruction);
   pass.wanted = model::wanted_gradients(edges, layer);
   pass.state = &state;

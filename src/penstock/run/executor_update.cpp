@@ -104,6 +104,7 @@ void Executor::move(const Instruction& instruction, Step& step) {
   PENSTOCK_CHECK(program_.units.empty() || instruction.updates.size() >= instruction.units.size(),
                  "a step of units that it does not change");
   step.stepper.move(parameters_);
+  parameters_.commit_state();
   if (program_.updates > 1) {
     outcomes_.push_back(step.stepper.updated());
   }

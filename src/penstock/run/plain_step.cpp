@@ -161,6 +161,45 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
   return loss;
 }
 
+// What each replica's forwards have changed of the state of layers.
+class ReplicaStates {
+ public:
+  ReplicaStates(model::Parameters& parameters, int64_t replicas)
+      : parameters_(parameters),
+        replicas_(replicas),
+        bytes_(parameters.state_bytes()),
+        states_(static_cast<size_t>(replicas * bytes_)) {
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      parameters_.write_state(place_of(replica));
+    }
+  }
+
+  // From here on forwards are those of this replica.
+  void enter(int64_t replica) {
+    leave();
+    entered_ = replica;
+    parameters_.merge_state(place_of(replica), 1);  // of one: that one
+  }
+  void merge() {
+    leave();
+    parameters_.merge_state(states_.data(), replicas_);
+    parameters_.commit_state();
+  }
+
+ private:
+  std::byte* place_of(int64_t replica) { return states_.data() + replica * bytes_; }
+  void leave() {
+    if (entered_ >= 0) {
+      parameters_.write_state(place_of(entered_));
+    }
+  }
+
+  model::Parameters& parameters_;
+  const int64_t replicas_, bytes_;
+  std::vector<std::byte> states_;
+  int64_t entered_ = -1;
+};
+
 // Up to the loss: what it is given.
 model::Tensors run_forward(const model::Chain& chain,
                            const model::Parameters& parameters,
@@ -248,7 +287,9 @@ double accumulate_as_replicas(const model::Chain& chain,
   const double scale =
       1.0 / static_cast<double>(chain.loss().count(targets_of(chain, input.batch)));
   std::vector<double> sums(static_cast<size_t>(order.replicas * input.micro_batches));
+  ReplicaStates states(parameters, order.replicas);
   const auto run = [&](int64_t replica, int64_t micro_batch) {
+    states.enter(replica);
     const int64_t number = replica * input.micro_batches + micro_batch;
     const int64_t first = number * each;
     sums[static_cast<size_t>(number)] =
@@ -307,6 +348,7 @@ double accumulate_as_replicas(const model::Chain& chain,
     at::Tensor(buffers[i]).copy_(total[i]);
   }
   parameters.add_shares();
+  states.merge();
   double sum = 0;
   for (const double one : sums) {
     sum += one;

@@ -199,6 +199,21 @@ WorkPtr Replicas::gather(const model::Parameters& parameters,
   });
 }
 
+WorkPtr Replicas::merge_state(model::Parameters& parameters, std::string what) {
+  return start([this, &parameters, what] {
+    const int64_t bytes = parameters.state_bytes();
+    const at::Tensor all = at::empty({size() * bytes}, at::kByte);
+    auto* const first = static_cast<std::byte*>(all.data_ptr());
+    parameters.write_state(first + rank() * bytes);
+    std::vector<int64_t> byte_cuts;
+    for (int32_t replica = 0; replica <= size(); ++replica) {
+      byte_cuts.push_back(replica * bytes);
+    }
+    collectives_.all_gather(first, byte_cuts, comm::Algorithm::Direct, [&] { return what; });
+    parameters.merge_state(first, size());
+  });
+}
+
 void Replicas::gather_all(model::Parameters& parameters) {
   std::vector<WorkPtr> works;
   for (int64_t unit = 0; unit < parameters.num_units(); ++unit) {

@@ -81,6 +81,9 @@ class Replicas {
                  const model::Tensors& weights,
                  std::string what);
 
+  // What forwards of the replicas have changed of the state of layers becomes the same at all.
+  WorkPtr merge_state(model::Parameters& parameters, std::string what);
+
   // Throws what went wrong.
   void wait(ReplicaWork& work);
 

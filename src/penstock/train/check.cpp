@@ -89,6 +89,20 @@ class Check {
         differ(ours[i].spec.name, " after the optimizer's step");
       }
     }
+    compare_states();
+  }
+
+  void compare_states() {
+    const auto& theirs = kept_.parameters.states();
+    for (size_t layer = 0; layer < theirs.size(); ++layer) {
+      const model::Parameters::StateTensors& ours = planned_->parameters.states()[layer];
+      for (size_t i = 0; i < ours.names.size(); ++i) {
+        ++report_->tensors;
+        if (digest({ours.current[i]}) != digest({theirs[layer].current[i]})) {
+          differ(ours.names[i], " after the step");
+        }
+      }
+    }
   }
 
   void differ(const std::string& what, const std::string& detail) {

@@ -173,6 +173,11 @@ void Reference::update(int64_t step) {
     parameter.compute = flat_on_cpu(one.compute);
     parameter.weight_order = next_++;
   }
+  for (const model::Parameters::StateTensors& state : side_->parameters.states()) {
+    for (size_t i = 0; i < state.names.size(); ++i) {
+      expected_.states[state.names[i]] = {next_++, state.current[i]};
+    }
+  }
 }
 
 }  // namespace penstock::train

@@ -35,8 +35,15 @@ struct Expected {
     at::Tensor gradient, weight, compute;
   };
 
+  // Of a layer, as an update leaves it.
+  struct State {
+    size_t order = 0;
+    at::Tensor tensor;
+  };
+
   std::map<ValueKey, Value> values;
   std::map<std::string, Parameter> parameters;
+  std::map<std::string, State> states;
   std::vector<double> loss_sums;  // by micro-batch
   double loss = 0;
   double gradient_norm = 0;  // as the gradients are compared
