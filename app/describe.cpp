@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -102,7 +103,20 @@ void print_text(const config::Recipe& recipe, const std::vector<Row>& rows) {
               table.text().c_str());
 }
 
-void print_json(const std::vector<Row>& rows) {
+// Of a rank, if the tensor axis had so many: of the one that has most.
+int64_t tensor_parameters(const model::Chain& chain, int32_t ranks) {
+  int64_t most = 0;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    int64_t own = 0;
+    for (const model::ParameterSpec& spec : chain.parameters()) {
+      own += model::tensor_count(spec.cut, spec.shape, rank, ranks);
+    }
+    most = std::max(most, own);
+  }
+  return most;
+}
+
+void print_json(const model::Chain& chain, const std::vector<Row>& rows) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   int64_t parameters = 0;
   int64_t kept = 0;
@@ -115,8 +129,14 @@ void print_json(const std::vector<Row>& rows) {
     parameters += row.parameters;
     kept += row.kept_bytes;
   }
-  const nlohmann::ordered_json json{
-      {"parameters", parameters}, {"kept_bytes", kept}, {"layers", layers}};
+  nlohmann::ordered_json tensor = nlohmann::ordered_json::array();
+  for (const int32_t ranks : {2, 4, 8}) {
+    tensor.push_back({{"ranks", ranks}, {"parameters", tensor_parameters(chain, ranks)}});
+  }
+  const nlohmann::ordered_json json{{"parameters", parameters},
+                                    {"kept_bytes", kept},
+                                    {"layers", layers},
+                                    {"tensor_split", tensor}};
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -126,7 +146,7 @@ int describe(const RecipeArguments& arguments) {
   const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const std::vector<Row> rows = describe_chain(recipe, chain);
   if (arguments.as_json) {
-    print_json(rows);
+    print_json(chain, rows);
   } else {
     print_text(recipe, rows);
   }

@@ -9,7 +9,7 @@ set_target_properties(penstock_all PROPERTIES EXPORT_NAME penstock)
 target_link_libraries(penstock_all INTERFACE ${libraries})
 
 install(TARGETS penstock_all penstock_flags ${libraries} EXPORT PenstockTargets)
-install(DIRECTORY src/penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY src/penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)
 install(EXPORT PenstockTargets NAMESPACE Penstock:: DESTINATION ${package})
 install(FILES cmake/Cuda.cmake cmake/Nccl.cmake cmake/Torch.cmake DESTINATION ${package})

@@ -119,6 +119,45 @@ class SameNumbers(DataTestCase):
         self.assertAlmostEqual(half["sent_bytes"] / whole["sent_bytes"], 0.5, delta=0.01)
 
 
+class Reading(DataTestCase):
+    """What ranks read of the data's files: bytes of tokens, one each in this text."""
+
+    STEPS, BATCH, CONTEXT, HELD_OUT, AHEAD = 8, 24, 32, 10, 4
+
+    def rows_read(self, found, rank):
+        """In training: at least those of the steps, and at most what is kept ready beside them."""
+        return found["rank_read_bytes"][rank] / self.CONTEXT
+
+    def test_each_rank_reads_the_rows_of_its_replica_and_the_field_of_its_stage(self):
+        for launcher in ("threads", "mpi") if MPIRUN else ("threads",):
+            with self.subTest(launcher=launcher):
+                found = self.train(
+                    {
+                        "plan.pipeline": 2,
+                        "plan.data": 2,
+                        "plan.micro_batches": 2,
+                        "plan.schedule": "1f1b",
+                        "run.out": launcher,
+                    },
+                    launcher=launcher,
+                )
+                self.assertEqual(len(found["rank_read_bytes"]), 4)
+                for rank in range(4):
+                    rows = self.rows_read(found, rank)
+                    # One field of half the rows. Each replica evaluates some of the validation's sequences.
+                    self.assertGreaterEqual(rows, self.STEPS * self.BATCH / 2)
+                    self.assertLessEqual(rows, (self.STEPS + self.AHEAD) * self.BATCH / 2 + self.HELD_OUT)
+                    self.assertLessEqual(
+                        found["rank_ahead_bytes"][rank], self.AHEAD * self.BATCH / 2 * self.CONTEXT * 8
+                    )
+
+    def test_one_rank_reads_all_of_it(self):
+        found = self.train({"run.out": "one"})
+        rows = self.rows_read(found, 0)
+        self.assertGreaterEqual(rows, 2 * self.STEPS * self.BATCH)
+        self.assertLessEqual(rows, 2 * ((self.STEPS + self.AHEAD) * self.BATCH + self.HELD_OUT))
+
+
 class Bytes(DataTestCase):
     def test_sent_are_those_of_the_formulas(self):
         # A table of no weight beside the layers, so that what is gathered once more or less is small.

@@ -26,12 +26,9 @@ struct NumberRange {
 };
 
 std::vector<std::string> family_names() {
-  return {
-#define PENSTOCK_FAMILY(family) #family,
-#include "penstock/config/families.def"
-#undef PENSTOCK_FAMILY
-      kOwnFamily,
-  };
+  std::vector<std::string> names(std::begin(kFamilies), std::end(kFamilies));
+  names.push_back(kOwnFamily);
+  return names;
 }
 
 std::string describe(const IntegerRange& range) {
@@ -191,47 +188,15 @@ std::vector<Option> make_table() {
              share,
              "share of activations dropped in training, after the embedding, in attention and at "
              "each residual"),
-      integer("model.kv_heads",
-              model,
-              &ModelOptions::kv_heads,
-              {0, 100'000},
-              "heads of keys and values, each for as many heads of queries; 0: as many as "
-              "model.heads"),
-      integer("model.hidden",
-              model,
-              &ModelOptions::hidden,
-              {0, 10'000'000},
-              "features inside the MLP; 0: 8/3 of model.width, in multiples of 256"),
-      number("model.norm_epsilon",
-             model,
-             &ModelOptions::norm_epsilon,
-             {.least = 1e-12, .most = 1},
-             "added to the mean of squares in norms"),
-      number("model.rope_theta",
-             model,
-             &ModelOptions::rope_theta,
-             positive,
-             "base of rotary positions; larger: slower rotations, for longer sequences"),
-      number("model.rope_factor",
-             model,
-             &ModelOptions::rope_factor,
-             {.least = 1},
-             "how far slow rotations are stretched for longer sequences; 1: not at all"),
-      number("model.rope_low",
-             model,
-             &ModelOptions::rope_low,
-             positive,
-             "rotations with fewer turns than this in model.rope_context are stretched in full"),
-      number("model.rope_high",
-             model,
-             &ModelOptions::rope_high,
-             positive,
-             "rotations with more turns than this in model.rope_context are not stretched"),
-      integer("model.rope_context",
-              model,
-              &ModelOptions::rope_context,
-              {1, 100'000'000},
-              "tokens per sequence before rotations were stretched"),
+#define PENSTOCK_INTEGER_OPTION(name, value, help, ...) \
+  integer("model." #name, model, &ModelOptions::name, __VA_ARGS__, help),
+#define PENSTOCK_NUMBER_OPTION(name, value, help, ...) \
+  number("model." #name, model, &ModelOptions::name, __VA_ARGS__, help),
+#define PENSTOCK_FLAG_OPTION(name, value, help) \
+  flag("model." #name, model, &ModelOptions::name, help),
+#define PENSTOCK_CHOICE_OPTION(name, value, help, ...) \
+  choice("model." #name, model, &ModelOptions::name, {__VA_ARGS__}, help),
+#include "penstock/config/families.def"
       text("model.weights",
            model,
            &ModelOptions::weights,

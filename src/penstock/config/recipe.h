@@ -8,11 +8,16 @@
 
 namespace penstock::config {
 
+// The first is the default.
+inline constexpr const char* kFamilies[] = {
+#define PENSTOCK_FAMILY(name) #name,
+#include "penstock/config/families.def"
+};
 // Instead of a family's name: the chain comes from a program of the user's.
 inline constexpr const char* kOwnFamily = "own";
 
 struct ModelOptions {
-  std::string family = "gpt2";
+  std::string family = kFamilies[0];
   int64_t layers = 12;
   int64_t width = 768;
   int64_t heads = 12;
@@ -20,15 +25,12 @@ struct ModelOptions {
   int64_t vocabulary = 50257;
   bool tied = true;
   double dropout = 0.0;
-  // Of some families; the others refuse them (model/family.h).
-  int64_t kv_heads = 0;  // heads of keys and values; 0: as many as heads
-  int64_t hidden = 0;    // features inside the MLP; 0: the family's own
-  double norm_epsilon = 1e-5;
-  double rope_theta = 10000;
-  double rope_factor = 1;  // how far slow rotations are stretched; 1: not at all
-  double rope_low = 1;
-  double rope_high = 4;
-  int64_t rope_context = 8192;
+  // Of some families (model/<family>/family.def); the others refuse them (model/family.h).
+#define PENSTOCK_INTEGER_OPTION(name, value, ...) int64_t name = value;
+#define PENSTOCK_NUMBER_OPTION(name, value, ...) double name = value;
+#define PENSTOCK_FLAG_OPTION(name, value, ...) bool name = value;
+#define PENSTOCK_CHOICE_OPTION(name, value, ...) std::string name = value;
+#include "penstock/config/families.def"
   std::string weights;  // where training starts from; empty: fresh weights
 };
 

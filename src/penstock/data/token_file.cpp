@@ -23,7 +23,7 @@ struct HeaderFormat {
   size_t token_bytes;
 };
 
-// As llm.c writes them: GPT-2's ids in 16 bits, Llama 3's in 32.
+// As llm.c writes them: ids in 16 bits, or in 32 where there are more.
 constexpr std::array<HeaderFormat, 2> kHeaderFormats = {{{20240520, 1, 2}, {20240801, 7, 4}}};
 constexpr size_t kHeaderBytes = 256 * sizeof(int32_t);
 

@@ -8,7 +8,7 @@ namespace {
 constexpr int kSharedThreads = 512;
 constexpr int kGlobalThreads = 512;
 constexpr int kPacksPerCopy = 4;  // a group of copies of a thread
-constexpr int kCopiesAhead = 4;   // groups: 16 packs, all that GPT-2's vocabulary needs
+constexpr int kCopiesAhead = 4;   // groups: 16 packs, all that 50,257 logits need
 
 // Below all logits but -infinity. Finite, so that a difference is never infinity less infinity.
 constexpr float kLowest = -1e38f;

@@ -9,7 +9,7 @@
 
 namespace penstock::kernels {
 
-// Llama 3.1's stretching of slow rotations to longer sequences; factor 1: none.
+// Slow rotations are stretched to longer sequences; factor 1: none.
 struct RotaryScaling {
   double factor = 1;
   double low_frequency_factor = 1;

@@ -69,7 +69,7 @@ class Chain {
   void set_example(Example example) { example_ = std::move(example); }
   Fields example(int64_t samples) const;
 
-  // For people: "gpt2, 12 layers, width 768, micro-batches of 4 x 1024, dropout 0".
+  // For people: "12 layers, width 768, micro-batches of 4 x 1024".
   using Description = std::function<std::string(int64_t samples)>;
   void set_description(Description description) { description_ = std::move(description); }
   std::string description(int64_t samples) const;

@@ -14,7 +14,6 @@ namespace penstock::model {
 
 #define PENSTOCK_FAMILY(family) const Family& family##_family();
 #include "penstock/config/families.def"
-#undef PENSTOCK_FAMILY
 
 const Family& find_family(const std::string& name) {
 #define PENSTOCK_FAMILY(family) \
@@ -22,7 +21,6 @@ const Family& find_family(const std::string& name) {
     return family##_family();   \
   }
 #include "penstock/config/families.def"
-#undef PENSTOCK_FAMILY
   if (name == config::kOwnFamily) {
     throw ConfigError(
         "model.family = \"own\" is the chain of a C++ program: only that program can train it or "
@@ -50,7 +48,6 @@ std::set<std::string> special_options() {
     keys.insert(key);                                              \
   }
 #include "penstock/config/families.def"
-#undef PENSTOCK_FAMILY
   return keys;
 }
 

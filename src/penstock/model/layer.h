@@ -15,6 +15,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "penstock/model/tensor_cut.h"
+
 namespace penstock::model {
 
 using Tensors = std::vector<at::Tensor>;
@@ -35,6 +37,7 @@ struct ParameterSpec {
   // The layers that use it write a gradient that is fresh (see Gradients), so it need not be
   // cleared.
   bool is_gradient_overwritten = false;
+  TensorCut cut = {};  // how the ranks of the tensor axis divide it
 
   int64_t count() const;
 };

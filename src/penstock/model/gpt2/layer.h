@@ -46,15 +46,19 @@ inline double gpt2_residual_deviation(const Gpt2Shape& shape) {
   return kGpt2Deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
 }
 
-inline ParameterSpec gpt2_weight(std::string name, std::vector<int64_t> shape, double deviation) {
+inline ParameterSpec gpt2_weight(std::string name,
+                                 std::vector<int64_t> shape,
+                                 double deviation,
+                                 TensorCut cut = {}) {
   return {.name = std::move(name),
           .shape = std::move(shape),
           .init = ParameterSpec::Init::Normal,
-          .deviation = deviation};
+          .deviation = deviation,
+          .cut = cut};
 }
 
-inline ParameterSpec gpt2_bias(std::string name, int64_t size) {
-  return {.name = std::move(name), .shape = {size}, .has_weight_decay = false};
+inline ParameterSpec gpt2_bias(std::string name, int64_t size, TensorCut cut = {}) {
+  return {.name = std::move(name), .shape = {size}, .has_weight_decay = false, .cut = cut};
 }
 
 // Norms compute in float32 whatever the precision of their input, and so take their parameters in
