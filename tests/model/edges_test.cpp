@@ -196,7 +196,8 @@ TEST(Edges, RefuseWhatNobodyReads) {
             "layer first makes \"spare\", which neither a later layer nor the loss reads");
   // Made again before anybody has read it.
   EXPECT_EQ(refusal({{}, {.reads = {"inputs"}}}),
-            "layer first makes \"x\", which neither a later layer nor the loss reads");
+            "layer first makes \"x\", which neither a later layer nor the loss reads; without "
+            ".writes a layer makes \"x\"");
   EXPECT_EQ(refusal({{}, {.writes = {"logits"}}}, {.reads = {"field"}}),
             "layer second makes \"logits\", which neither a later layer nor the loss reads");
 }

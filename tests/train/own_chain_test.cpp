@@ -16,6 +16,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/units.h"
 #include "penstock/checkpoint/safetensors.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/memory_dataset.h"
@@ -531,6 +532,85 @@ TEST(OwnChainErrors, AFieldThatTheDataLacks) {
       message_of([&] { Trainer(make, sequences(), recipe_for("field")).run(); });
   EXPECT_NE(text.find("\"pixels\""), std::string::npos) << text;
   EXPECT_NE(text.find("features, label, length"), std::string::npos) << text;
+}
+
+// As values of a recipe file are.
+TEST(OwnChainErrors, ValuesThatNoRecipeMayHave) {
+  const auto refused = [](const std::function<void(config::Recipe&)>& change) {
+    config::Recipe recipe = recipe_for("values");
+    change(recipe);
+    return message_of([&] { Trainer(&masked_chain, sequences(), recipe); });
+  };
+  EXPECT_EQ(
+      refused([](config::Recipe& recipe) { recipe.plan.memory = "20 kilo"; }),
+      "the recipe: plan.memory = \"20 kilo\" is not allowed; it takes bytes, as in \"600MiB\" "
+      "or \"8GB\"");
+  EXPECT_EQ(refused([](config::Recipe& recipe) { recipe.train.lr = -1; }),
+            "the recipe: train.lr = -1.0 is not allowed; it takes 0 or more");
+  EXPECT_NE(refused([](config::Recipe& recipe) {
+              recipe.train.optimizer = "adam";
+            }).find("train.optimizer = \"adam\" is not allowed"),
+            std::string::npos);
+  EXPECT_NE(refused([](config::Recipe& recipe) {
+              recipe.train.batch = 0;
+            }).find("train.batch = 0 is not allowed"),
+            std::string::npos);
+}
+
+TEST(OwnChainErrors, ALimitThatIsTooSmallNamesTheLeastThatDoes) {
+  config::Recipe recipe = recipe_for("too_small");
+  const int64_t least = least_bytes(&masked_chain, sequences(), recipe);
+  for (const int64_t bytes : {int64_t{1024}, least / 2, least - 1}) {
+    recipe.plan.memory = cat(bytes);
+    const std::string text = message_of([&] { Trainer(&masked_chain, sequences(), recipe).run(); });
+    EXPECT_NE(text.find(format_count(least)), std::string::npos) << text;
+  }
+  recipe.plan.memory = cat(least);
+  EXPECT_EQ(message_of([&] { Trainer(&masked_chain, sequences(), recipe).run(); }), "");
+}
+
+TEST(OwnChainErrors, TwoLayersOfOneName) {
+  const auto make = [] {
+    Chain chain;
+    chain.add(model::module_layer("one", torch::nn::Linear(kWidth, 7)), {.reads = {"features"}});
+    chain.add(model::module_layer("one", torch::nn::Linear(7, 7)));
+    return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+  };
+  EXPECT_EQ(
+      message_of([&] { Trainer(make, sequences(), recipe_for("name")).run(); }),
+      "two layers are called one; each has a name of its own, which its parameters begin with");
+}
+
+TEST(OwnChainErrors, AChainWithoutALoss) {
+  const auto make = [] {
+    Chain chain;
+    chain.add(model::module_layer("one", torch::nn::Linear(kWidth, 7)), {.reads = {"features"}});
+    return chain;
+  };
+  EXPECT_EQ(message_of([&] { Trainer(make, sequences(), recipe_for("loss")).run(); }),
+            "the chain has no loss: end it with Chain::end_with");
+}
+
+TEST(OwnChainErrors, AModuleThatIsMadeOnceForAllChains) {
+  torch::nn::Linear once(kWidth, 7);
+  const auto make = [&] {
+    Chain chain;
+    chain.add(model::module_layer("one", once), {.reads = {"features"}});
+    return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+  };
+  config::Recipe recipe = recipe_for("once");
+  recipe.plan.data = 2;
+  const std::string text = message_of([&] { Trainer(make, sequences(), recipe).run(); });
+  EXPECT_NE(text.find("make modules inside the function that makes the chain"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+TEST(OwnChain, TrainsWithABatchOfMoreSamplesThanThereAre) {
+  config::Recipe recipe = recipe_for("epochs");
+  recipe.train.batch = 96;  // of 64
+  const Result result = train(&masked_chain, sequences(), recipe);
+  EXPECT_EQ(result.summary.losses.size(), 3u);
 }
 
 TEST(OwnChainErrors, OptionsOfFamiliesAreRefused) {

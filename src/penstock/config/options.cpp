@@ -105,15 +105,13 @@ const Option& find_option(const std::string& key, const std::string& where) {
                         " (penstock options lists them all)"));
 }
 
-void set_option(Recipe& recipe, const Option& option, OptionValue value, const std::string& where) {
-  const std::optional<OptionValue> converted = convert(value, option.get(recipe));
-  if (!converted) {
-    fail_type(option, format_value(value), type_of(value), where);
-  }
-  if (!option.is_allowed(*converted)) {
+namespace {
+
+void require_allowed(const Option& option, const OptionValue& value, const std::string& where) {
+  if (!option.is_allowed(value)) {
     // Of a few words nobody needs to be told which.
     constexpr size_t kFew = 4;
-    const std::string* word = std::get_if<std::string>(&*converted);
+    const std::string* word = std::get_if<std::string>(&value);
     const std::string suggestion =
         word != nullptr && option.choices.size() > kFew ? nearest(*word, option.choices) : "";
     throw ConfigError(cat(where,
@@ -126,11 +124,27 @@ void set_option(Recipe& recipe, const Option& option, OptionValue value, const s
                           suggestion.empty() ? "" : cat("; did you mean ", suggestion, "?")));
   }
   // A recipe is written as TOML, which has to be UTF-8.
-  const std::string* words = std::get_if<std::string>(&*converted);
+  const std::string* words = std::get_if<std::string>(&value);
   if (words != nullptr && !is_valid_utf8(*words)) {
     throw ConfigError(cat(where, ": ", option.key, " is not valid UTF-8; it takes UTF-8 text"));
   }
+}
+
+}  // namespace
+
+void set_option(Recipe& recipe, const Option& option, OptionValue value, const std::string& where) {
+  const std::optional<OptionValue> converted = convert(value, option.get(recipe));
+  if (!converted) {
+    fail_type(option, format_value(value), type_of(value), where);
+  }
+  require_allowed(option, *converted, where);
   option.assign(recipe, *converted);
+}
+
+void require_allowed_values(const Recipe& recipe, const std::string& where) {
+  for (const Option& option : option_table()) {
+    require_allowed(option, option.get(recipe), where);
+  }
 }
 
 void apply_text(Recipe& recipe,

@@ -49,6 +49,9 @@ void apply_text(Recipe& recipe,
 // "train.steps=50", as given to --set.
 void apply_setting(Recipe& recipe, const std::string& setting);
 
+// Every value of a recipe that a program has filled in, as those that are read are. ConfigError.
+void require_allowed_values(const Recipe& recipe, const std::string& where);
+
 std::string format_value(const OptionValue& value);  // as TOML
 std::string format_key(const std::string& key);      // for messages: quoted unless it is a bare key
 

@@ -11,6 +11,14 @@ namespace penstock::model {
 
 Chain& Chain::add(std::unique_ptr<Layer> layer, Names names) {
   PENSTOCK_CHECK(loss_ == nullptr, "layer ", layer->name(), " comes after the loss");
+  const auto has_its_name = [&](const auto& other) { return other->name() == layer->name(); };
+  if (layer->name().empty() || std::any_of(layers_.begin(), layers_.end(), has_its_name)) {
+    throw ConfigError(layer->name().empty()
+                          ? std::string("a layer has no name")
+                          : cat("two layers are called ",
+                                layer->name(),
+                                "; each has a name of its own, which its parameters begin with"));
+  }
   layers_.push_back(std::move(layer));
   names_.push_back(std::move(names));
   return *this;
@@ -33,7 +41,9 @@ Chain& Chain::end_with(std::unique_ptr<Loss> loss, LossNames names) {
 }
 
 const Edges& Chain::edges() const {
-  PENSTOCK_CHECK(loss_ != nullptr, "the chain has no loss: end it with Chain::end_with");
+  if (loss_ == nullptr) {
+    throw ConfigError("the chain has no loss: end it with Chain::end_with");
+  }
   return edges_;
 }
 
@@ -165,9 +175,8 @@ ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
                             layer(i).name(),
                             " returns ",
                             outputs.size(),
-                            " tensors, and ",
-                            places.size(),
-                            " have names"));
+                            " tensors, and its .writes names ",
+                            places.size()));
     }
     Shapes& tuple = shapes.edges[static_cast<size_t>(i) + 1];
     tuple.resize(static_cast<size_t>(edges_.widths[static_cast<size_t>(i) + 1]));

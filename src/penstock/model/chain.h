@@ -45,7 +45,7 @@ struct LossNames {
 
 class Chain {
  public:
-  // ConfigError where the name is taken, or is none that a file can have.
+  // ConfigError where the name is taken, or empty.
   Chain& add(std::unique_ptr<Layer> layer, Names names = {});
   // The last call: from here on the chain is complete. ConfigError where names do not go together.
   Chain& end_with(std::unique_ptr<Loss> loss, LossNames names = {});

@@ -108,7 +108,10 @@ class Builder {
                               name_of(element.born),
                               " makes \"",
                               element.name,
-                              "\", which neither a later layer nor the loss reads"));
+                              "\", which neither a later layer nor the loss reads",
+                              names_[static_cast<size_t>(element.born)].writes.empty()
+                                  ? "; without .writes a layer makes \"x\""
+                                  : ""));
       }
     }
   }

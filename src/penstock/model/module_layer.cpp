@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <map>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -31,11 +33,66 @@ at::Tensor dense(at::Tensor gradient) {
                                                                         : gradient.contiguous();
 }
 
+// Modules of the layers that there are. Each belongs to one: ranks that are threads would run it at the
+// same time.
+class ModulesInUse {
+ public:
+  bool add(const torch::nn::Module* module) {
+    const std::lock_guard lock(mutex_);
+    return modules_.insert(module).second;
+  }
+  void remove(const torch::nn::Module* module) {
+    const std::lock_guard lock(mutex_);
+    modules_.erase(module);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<const torch::nn::Module*> modules_;
+};
+
+ModulesInUse& modules_in_use() {
+  static ModulesInUse modules;
+  return modules;
+}
+
+// For as long as it lives the module is a layer's.
+class ModuleClaim {
+ public:
+  ModuleClaim(const std::string& layer, const torch::nn::Module* module) : module_(module) {
+    constexpr const char* advice =
+        "; make modules inside the function that makes the chain, which each rank calls";
+    if (module_ == nullptr) {
+      return;
+    }
+    for (const at::Tensor& parameter : module_->parameters()) {
+      if (parameter.numel() == 0) {
+        throw ConfigError(
+            cat("layer ", layer, ": an earlier chain has its module's weights", advice));
+      }
+    }
+    if (!modules_in_use().add(module_)) {
+      throw ConfigError(cat("layer ", layer, ": its module is another layer's, too", advice));
+    }
+  }
+  ~ModuleClaim() {
+    if (module_ != nullptr) {
+      modules_in_use().remove(module_);
+    }
+  }
+  ModuleClaim(const ModuleClaim&) = delete;
+  ModuleClaim& operator=(const ModuleClaim&) = delete;
+
+ private:
+  const torch::nn::Module* const module_;
+};
+
 class ModuleLayer final : public Layer {
  public:
   ModuleLayer(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleForward forward)
       : name_(std::move(name)),
         module_(std::move(module)),
+        claim_(name_, module_.get()),
         forward_(std::move(forward)),
         draws_(module_ && has_dropout(*module_)) {
     if (!module_) {
@@ -378,6 +435,7 @@ class ModuleLayer final : public Layer {
 
   std::string name_;
   std::shared_ptr<torch::nn::Module> module_;  // nothing: a function
+  const ModuleClaim claim_;
   ModuleForward forward_;
   mutable std::atomic<bool> draws_;  // random numbers
   Tensors module_parameters_, module_buffers_;
@@ -466,8 +524,10 @@ class FunctionLoss final : public Loss {
 namespace detail {
 
 void refuse_inputs(size_t count) {
-  throw ConfigError(
-      cat("its module has no forward of ", count, count == 1 ? " tensor" : " tensors"));
+  throw ConfigError(cat("its module has no forward of ",
+                        count,
+                        count == 1 ? " tensor" : " tensors",
+                        ", which is how many its .reads names"));
 }
 
 }  // namespace detail

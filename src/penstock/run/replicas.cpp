@@ -201,7 +201,8 @@ WorkPtr Replicas::gather(const model::Parameters& parameters,
 
 WorkPtr Replicas::merge_state(model::Parameters& parameters, std::string what) {
   const int64_t bytes = parameters.state_bytes();
-  const at::Tensor all = at::empty({size() * bytes}, at::kByte);  // the rank's, so made by its thread
+  const at::Tensor all =
+      at::empty({size() * bytes}, at::kByte);  // the rank's, so made by its thread
   return start([this, &parameters, bytes, all, what] {
     auto* const first = static_cast<std::byte*>(all.data_ptr());
     parameters.write_state(first + rank() * bytes);

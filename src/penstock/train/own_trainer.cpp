@@ -2,6 +2,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
+#include "penstock/comm/launcher.h"
+#include "penstock/config/options.h"
+#include "penstock/report/plan_text.h"
 #include "penstock/train/layout.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/ranks.h"
@@ -12,6 +15,7 @@ namespace penstock::train {
 
 Trainer::Trainer(Subject subject, const config::Recipe& recipe)
     : subject_(std::move(subject)), recipe_(recipe) {
+  config::require_allowed_values(recipe_, "the recipe");
   config::validate(recipe_);
   prepare_process(recipe_);
 }
@@ -27,6 +31,23 @@ Trainer::Trainer(ChainMaker make_chain, data::Split split, const config::Recipe&
 
 Summary Trainer::run(const std::filesystem::path& resume) {
   install_interrupt_handler();
+  try {
+    return run_ranks_of(resume);
+  } catch (const Error& error) {
+    // Under a limit that is too small a run cannot measure all, so it does not know the least that
+    // would do: a plan that is measured without the limit does.
+    const bool is_too_small = error.exit_code() == ExitCode::Negative && subject_.is_own &&
+                              !recipe_.plan.memory.empty() && comm::launched_ranks() <= 1;
+    if (is_too_small && !was_interrupted()) {
+      if (const plan::Outcome outcome = plan(); !outcome.is_feasible) {
+        throw Error(ExitCode::Negative, report::does_not_fit(outcome));
+      }
+    }
+    throw;
+  }
+}
+
+Summary Trainer::run_ranks_of(const std::filesystem::path& resume) {
   Summary summary;
   run_chosen_ranks(
       recipe_,

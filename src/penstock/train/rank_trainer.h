@@ -31,9 +31,10 @@ struct Summary {
   int64_t first_step = 0;      // where this run began
   std::vector<double> losses;  // of the steps that ran, in order
   std::optional<double> validation_loss;
-  double tokens_per_second = 0;  // of training steps; the first, which warms up, left out
-  double seconds = 0;            // from the first step to the last, with all that lies between
-  double step_seconds = 0;       // the median step, the first left out
+  // Of training steps; the first, which warms up, left out. Of a user's own dataset: samples.
+  double tokens_per_second = 0;
+  double seconds = 0;       // from the first step to the last, with all that lies between
+  double step_seconds = 0;  // the median step, the first left out
   // Most that tensors held at any moment, measuring included; of the rank that held most.
   int64_t peak_bytes = 0;
   std::vector<int64_t> rank_peak_bytes;            // of each

@@ -39,7 +39,10 @@ Reporter::Reporter(const config::Recipe& recipe, int64_t first_step)
 Reporter::~Reporter() = default;
 
 void Reporter::show_step(int64_t steps_done, const StepReport& step) {
-  const double step_tokens = static_cast<double>(recipe_.train.batch * recipe_.model.context);
+  // What a sample of a user's own dataset consists of nobody knows.
+  const bool is_own = recipe_.model.family == config::kOwnFamily;
+  const double step_tokens =
+      static_cast<double>(recipe_.train.batch * (is_own ? 1 : recipe_.model.context));
   const bool is_first = steps_done == first_step_ + 1;
   if (is_first) {
     tokens_per_second_ = step_tokens / step.seconds;
@@ -53,7 +56,8 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
   if (!step.was_skipped) {
     values.emplace_back("gradient_norm", step.gradient_norm);
   }
-  values.emplace_back("tokens_per_second", step_tokens / step.seconds);
+  values.emplace_back(is_own ? "samples_per_second" : "tokens_per_second",
+                      step_tokens / step.seconds);
   values.emplace_back("step_seconds", step.seconds);
   values.emplace_back("peak_bytes", static_cast<double>(peak));
   if (step.loss_scale) {
@@ -63,12 +67,13 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
     values.emplace_back("sent_bytes", static_cast<double>(*step.sent_bytes));
   }
   metrics_->record(steps_done, values);
-  progress_->update(steps_done,
-                    {{"loss", print("%.4f", step.loss)},
-                     {"norm", step.was_skipped ? "overflow" : print("%.2f", step.gradient_norm)},
-                     {"lr", print("%.2e", step.lr)},
-                     {"tok/s", format_count(std::llround(tokens_per_second_))},
-                     {"peak", format_bytes(peak)}});
+  progress_->update(
+      steps_done,
+      {{"loss", print("%.4f", step.loss)},
+       {"norm", step.was_skipped ? "overflow" : print("%.2f", step.gradient_norm)},
+       {"lr", print("%.2e", step.lr)},
+       {is_own ? "samples/s" : "tok/s", format_count(std::llround(tokens_per_second_))},
+       {"peak", format_bytes(peak)}});
 }
 
 void Reporter::show_validation(int64_t steps_done, double loss, int64_t sequences) {
@@ -82,7 +87,7 @@ void Reporter::show_validation(int64_t steps_done, double loss, int64_t sequence
            steps_done,
            " (",
            sequences,
-           " sequences)");
+           recipe_.model.family == config::kOwnFamily ? " samples)" : " sequences)");
 }
 
 void Reporter::finish() {

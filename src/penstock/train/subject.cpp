@@ -54,7 +54,9 @@ model::Fields first_samples(const data::Dataset& dataset, int64_t count) {
   data::Batch all;
   for (int64_t done = 0; done < count;) {
     const int64_t part = std::min(count - done, dataset.samples());
-    data::append(all, data::read_in_order(dataset, 0, part));
+    data::Batch next = data::read_in_order(dataset, 0, part);
+    next.first_sample = done;  // of those that are put together
+    data::append(all, std::move(next));
     done += part;
   }
   model::Fields fields = as_tensors(all);

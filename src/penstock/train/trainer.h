@@ -43,6 +43,7 @@ class Trainer {
 
  private:
   Trainer(Subject subject, const config::Recipe& recipe);
+  Summary run_ranks_of(const std::filesystem::path& resume);
 
   Subject subject_;
   config::Recipe recipe_;
