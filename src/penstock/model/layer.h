@@ -35,6 +35,9 @@ struct ParameterSpec {
   // The layers that use it write a gradient that is fresh (see Gradients), so it need not be
   // cleared.
   bool is_gradient_overwritten = false;
+  double lr_scale = 1;  // its learning rate is the run's times this
+  // Never moved: it has neither gradient nor optimizer state. For layers that can_skip_gradients().
+  bool is_frozen = false;
 
   int64_t count() const;
 };
@@ -42,7 +45,8 @@ struct ParameterSpec {
 // Handed to a layer in the order of its parameters().
 using Weights = std::span<const at::Tensor>;
 // Float32; a backward adds to them. What is `fresh` holds nothing yet: a layer whose parameter is
-// is_gradient_overwritten writes it, which spares clearing and reading it.
+// is_gradient_overwritten writes it, which spares clearing and reading it. That of a frozen
+// parameter is undefined: nobody wants it.
 class Gradients {
  public:
   Gradients() = default;
@@ -183,6 +187,10 @@ class Layer {
 
   // Whether backward_weight reads the weights, too. Where not, it may get undefined tensors.
   virtual bool weight_gradient_needs_weights() const { return false; }
+
+  // Whether its parameters may be frozen, each by itself: backward then finds an undefined gradient
+  // for each that is, and computes none. Others are only given gradients that are there.
+  virtual bool can_skip_gradients() const { return false; }
 
   // What backward hands on beside the gradient of the input, for the layer below: where that layer
   // is with another rank, it is sent too. The same for every input.

@@ -398,7 +398,7 @@ void Profiler::find_kinds() {
     for (const model::TensorShape& shape : inputs) {
       sizes.push_back(shape.sizes);
     }
-    const std::string kind = layer.kind().empty() ? cat("only ", i) : layer.kind();
+    const std::string kind = chain_.kind_of(i).empty() ? cat("only ", i) : chain_.kind_of(i);
     const auto [place, is_new] = known.emplace(std::pair(kind, sizes), layers_.size());
     if (is_new) {
       layers_.push_back({.index = i, .inputs = inputs, .outputs = outputs});
@@ -586,7 +586,7 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
   const int64_t made = output + carried_bytes(index);
   plan::LayerCost cost{
       .name = layer.name(),
-      .kind = layer.kind(),
+      .kind = chain_.kind_of(index),
       .input_bytes = tuple_bytes(index),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),

@@ -62,7 +62,7 @@ model::Part kinds_of(const model::Chain& chain) {
   model::Part part;
   std::set<std::string> known;
   for (int64_t i = 0; i < chain.size(); ++i) {
-    const std::string kind = chain.layer(i).kind();
+    const std::string kind = chain.kind_of(i);
     if (kind.empty() || known.insert(kind).second) {
       part.layers.push_back(i);
     }
