@@ -444,7 +444,9 @@ TEST(OneBit, SayThatTheProgramIsOfAnotherStep) {
   optimizer->set_steps_done(8);
   const std::string text = penstock::test::error_text<InternalError>(
       [&] { optimizer->update(parameters, {.rate = test::test_rate(9)}); });
-  EXPECT_NE(text.find("reduces gradients that are to be averaged"), std::string::npos) << text;
+  EXPECT_NE(text.find("reduces gradients whose average is to be 1-bit compressed"),
+            std::string::npos)
+      << text;
   optimizer->set_steps_done(7);
   EXPECT_THROW(optimizer->take_sketches(parameters, {.rate = test::test_rate(8)}), InternalError);
 }

@@ -80,8 +80,8 @@ TEST(LayerState, IsUpdatedByTheFirstForwardMergedAndTakenOver) {
   const Program program = parse_program(text, "p.txt");
   EXPECT_EQ(format_program(program), text);
   EXPECT_EQ(parse_program_json(program_json(program), "p.json"), program);
-  // In the second forward of layer 0: what is held, x0, x1 and d1, and what it makes.
-  EXPECT_EQ(verify(program).peaks[0].bytes, 4 + 4 + 8 + 6 + 4 + 4 + 4 + 5);
+  // In the loss: what is held; x0, t, x1, x2 and s1; and the gradient that it makes.
+  EXPECT_EQ(verify(program).peaks[0].bytes, 4 + 4 + 8 + 6 + (4 + 1 + 4 + 4 + 1) + 4);
   EXPECT_EQ(held_by_name(program.ranks[0], Tier::Device).back().name, "state of layers");
 }
 

@@ -43,7 +43,7 @@ TEST(ReplicasPicture, ThePageHasUnitsByName) {
   EXPECT_NE(page.find("\"units\":[{\"name\":\"a\"},{\"name\":\"b\"},{\"name\":\"table\"}]"),
             std::string::npos);
   EXPECT_NE(page.find("\"stash\",\"gather\",\"reduce\",\"add\",\"sketch\",\"squares\",\"decide\","
-                      "\"prepare\",\"exchange\",\"step\"]"),
+                      "\"prepare\",\"exchange\",\"merge\",\"step\"]"),
             std::string::npos);
 }
 
