@@ -149,7 +149,7 @@ class ContentFacts {
     }
     return -1;
   }
-  // The elements that the rank's step moves, or of a frozen unit those that it brings to the others.
+  // The elements that the rank's step moves, or of a frozen unit those that it gives to others.
   std::vector<bool> moved(int32_t rank, int32_t unit) const {
     const program::ValueId own =
         held(rank,

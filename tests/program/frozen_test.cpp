@@ -52,8 +52,8 @@ void expect_refused(const std::string& part, const std::string& other, const std
   EXPECT_TRUE(found.ends_with(why)) << found;
 }
 
-// Two replicas; layer 0 has unit "a", which learns, and the frozen unit "kept"; layer 1 and the loss
-// share a frozen table.
+// Two replicas; layer 0 has unit "a", which learns, and the frozen unit "kept"; layer 1 and the
+// loss share a frozen table.
 const std::vector<Unit>& frozen_units() {
   static const std::vector<Unit> units = {
       {.name = "a", .layers = {0}, .elements = 10},

@@ -14,13 +14,16 @@ namespace penstock::model {
 
 Chain& Chain::add(std::unique_ptr<Layer> layer, LayerOptions options) {
   PENSTOCK_CHECK(loss_ == nullptr, "layer ", layer->name(), " comes after the loss");
-  const std::string& name = layer->name();
+  const std::string name = layer->name();
   if (!std::isfinite(options.lr_scale) || options.lr_scale <= 0) {
     throw ConfigError(cat("layer ",
                           name,
                           ": lr_scale = ",
                           format_number(options.lr_scale),
                           "; it must be above 0, and is_frozen keeps weights as they are"));
+  }
+  if (options.is_frozen && layer->can_skip_gradients()) {
+    layer->freeze();
   }
   layers_.push_back(std::move(layer));
   names_.push_back({std::move(options.reads), std::move(options.writes)});
@@ -283,11 +286,12 @@ void add_gradient(at::Tensor& sum, at::Tensor part) {
   }
 }
 
-uint64_t wanted_gradients(const Edges& edges, int64_t layer) {
+uint64_t wanted_gradients(const Edges& edges, const ChainShapes& shapes, int64_t layer) {
   uint64_t wanted = 0;
-  const size_t inputs = edges.inputs[static_cast<size_t>(layer)].size();
-  for (size_t i = 0; i < std::min<size_t>(64, inputs); ++i) {
-    wanted |= edges.has_gradient(layer, i) ? uint64_t{1} << i : 0;
+  const Shapes inputs = shapes.inputs_of(edges, layer);
+  for (size_t i = 0; i < std::min<size_t>(64, inputs.size()); ++i) {
+    const bool is_wanted = edges.has_gradient(layer, i) && inputs[i].has_gradient;
+    wanted |= is_wanted ? uint64_t{1} << i : 0;
   }
   return wanted;
 }

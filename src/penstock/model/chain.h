@@ -71,8 +71,8 @@ class Chain {
   // Throws InternalError when two layers disagree about a shared one.
   std::vector<ParameterSpec> parameters() const { return parameters(whole()); }
   std::vector<ParameterSpec> parameters(const Part& part) const;
-  // Of layer i, with the learning rate that it was added with, and frozen where it was; i == size():
-  // of the loss.
+  // Of layer i, with the learning rate that it was added with, and frozen where it was; for
+  // i == size() of the loss.
   std::vector<ParameterSpec> parameters_of(int64_t index) const;
   // Layer::kind(), told apart by what of it is frozen.
   std::string kind_of(int64_t index) const;
@@ -134,6 +134,6 @@ Tensors scatter_outputs(const std::vector<Place>& places,
 void add_gradient(at::Tensor& sum, at::Tensor part);
 
 // Bits for Pass::wanted: the inputs of a layer whose gradients somebody waits for.
-uint64_t wanted_gradients(const Edges& edges, int64_t layer);
+uint64_t wanted_gradients(const Edges& edges, const ChainShapes& shapes, int64_t layer);
 
 }  // namespace penstock::model

@@ -191,6 +191,8 @@ class Layer {
   // Whether its parameters may be frozen, each by itself: backward then finds an undefined gradient
   // for each that is, and computes none. Others are only given gradients that are there.
   virtual bool can_skip_gradients() const { return false; }
+  // All its parameters are frozen: from here on a forward need keep nothing for their gradients.
+  virtual void freeze() {}
 
   // What backward hands on beside the gradient of the input, for the layer below: where that layer
   // is with another rank, it is sent too. The same for every input.

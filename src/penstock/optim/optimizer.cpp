@@ -168,7 +168,7 @@ class Lamb final : public Optimizer {
 
   // Where the rank has slices, the ratios need the other ranks' norms: all directions come first.
   std::vector<double> prepare(model::Parameters& parameters) override {
-    norms_.assign(2 * parameters.all().size(), {});
+    norms_.assign(2 * parameters.learning().size(), {});
     if (updated_.was_applied) {
       find_directions(parameters, parameters.segments(), settings_now(), gradient_scale());
     }
@@ -187,7 +187,7 @@ class Lamb final : public Optimizer {
       PENSTOCK_CHECK(std::exchange(has_lengths_, false), "slices move without all norms");
       move_segments(parameters, segments, rate);
     } else {
-      norms_.assign(2 * parameters.all().size(), {});
+      norms_.assign(2 * parameters.learning().size(), {});
       for (size_t i = 0; i < segments.size(); ++i) {
         const auto one = std::span(segments).subspan(i, 1);
         find_directions(parameters, one, settings, gradient_scale);
@@ -374,7 +374,7 @@ double weight_norm(const model::Parameters& parameters) {
     return flat_norm(parameters.flat_weights());
   }
   std::vector<Range> ranges;
-  for (const model::Segment& segment : parameters.segments()) {
+  for (const model::Segment& segment : parameters.held_segments()) {
     ranges.push_back({0, parameters.own_weights(segment).const_data_ptr<float>(), segment.count});
   }
   return norm_of(squares_of(ranges, 1));
@@ -387,7 +387,7 @@ Squares gradient_squares(const model::Parameters& parameters) {
                       parameters.own_gradients(segment).const_data_ptr<float>(),
                       segment.count});
   }
-  return squares_of(ranges, parameters.all().size());
+  return squares_of(ranges, parameters.learning().size());
 }
 
 double norm_of(const Squares& squares) {

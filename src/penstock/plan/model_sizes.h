@@ -43,8 +43,8 @@ struct ModelSizes {
 
 // Of a chain whose stages begin with the layers `cuts` (and end with their number). Consecutive
 // layers of a stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A
-// parameter that several layers share is a unit by itself. What is frozen has units of its own, after
-// those of all that learns.
+// parameter that several layers share is a unit by itself. What is frozen has units of its own,
+// after those of all that learns.
 std::vector<UnitSize> make_units(const std::vector<LayerSizes>& layers,
                                  const std::vector<int32_t>& cuts,
                                  int64_t least_bytes);

@@ -319,8 +319,8 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
   return extra;
 }
 
-// A step may move some units of the rank, and the next step the others. What is frozen is the same in
-// every version.
+// A step may move some units of the rank, and the next step the others. What is frozen is the same
+// in every version.
 std::optional<int32_t> UnitCheck::version_of(int32_t layer) const {
   std::vector<int32_t> units = units_of(layer);
   std::erase_if(units, [&](int32_t number) { return unit(number).is_frozen; });

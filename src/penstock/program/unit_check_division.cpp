@@ -63,8 +63,8 @@ std::string wrong_layers(const Program& program, const Unit& unit) {
   return "";
 }
 
-// Where replicas divide a unit, each element is moved by one of them; of a frozen one, each element is
-// at one of them.
+// Where replicas divide a unit, each element is moved by one of them; of a frozen one, each element
+// is at one of them.
 std::string wrong_slices(const Program& program, int32_t number) {
   const Unit& unit = program.units[static_cast<size_t>(number)];
   const ValueKind owned = unit.is_frozen ? ValueKind::Master : ValueKind::State;

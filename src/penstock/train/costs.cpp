@@ -43,9 +43,9 @@ void share_optimizer_state(plan::CostTable& table, const optim::Optimizer& optim
         return !buffer.is_per_parameter;
       });
   for (plan::LayerCost& layer : table.layers) {
-    layer.optimizer_bytes = copies * layer.parameter_bytes;
+    layer.optimizer_bytes = copies * layer.gradient_bytes;
   }
-  table.loss.optimizer_bytes = copies * table.loss.parameter_bytes;
+  table.loss.optimizer_bytes = copies * table.loss.gradient_bytes;
 }
 
 // What the optimizer's step did to its fresh state is undone: it saw no gradients, but SGD takes in
