@@ -155,7 +155,7 @@ class Rank:
                 start = max(start, self.ready[value], self.read_until[value])
         turn = max(start, self.free_at["compute"])
         end = start + instruction.get("seconds", 0.0)
-        if op in ("gather", "reduce", "exchange"):
+        if op in ("gather", "reduce", "exchange", "merge"):
             end = self.meet(instruction, turn)
             if end is None:
                 return on.startswith("line")

@@ -294,11 +294,26 @@ TEST(ModuleLayer, BatchNormTrainsLikeTheModuleAlone) {
   EXPECT_EQ(state(2).item<int64_t>(), 2);
 }
 
-TEST(ModuleLayer, RefusesAParameterThatLearnsNothing) {
-  torch::nn::Linear linear(2, 2);
-  linear->bias.set_requires_grad(false);
-  EXPECT_EQ(test::error_text<ConfigError>([&] { module_layer("odd", linear); }),
-            "layer odd: parameter bias requires no gradient; make it a buffer, or let it learn");
+TEST(ModuleLayer, FreezesAParameterThatRequiresNoGradient) {
+  torch::nn::Linear first(5, 7), second(7, 3);
+  const at::Tensor x = test::random_tensor({4, 5}, 1), target = test::random_tensor({4, 3}, 2);
+  (squared_error()(second(at::tanh(first(x))), target) / 12).backward();
+  const std::vector<at::Tensor> expected{
+      first->weight.grad(), second->weight.grad(), second->bias.grad()};
+  first->bias.set_requires_grad(false);
+  const Chain chain = make_two_layers(first, second);
+  Parameters parameters(chain, at::kFloat, 0);
+  run::accumulate_gradients(chain, parameters, {.batch = {{"inputs", x}, {"targets", target}}});
+  ASSERT_EQ(parameters.learning().size(), 3U);
+  ASSERT_EQ(parameters.all().size(), 4U);
+  EXPECT_EQ(parameters.all().back().spec.name, "first.bias");
+  EXPECT_FALSE(parameters.all().back().gradient.defined());
+  EXPECT_EQ(parameters.flat_gradients().numel(), parameters.all().back().offset);
+  EXPECT_EQ(parameters.segments().size(), 3U);
+  EXPECT_EQ(parameters.held_segments().size(), 4U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_LT(test::relative_error(parameters.all()[i].gradient, expected[i]), 1e-6);
+  }
 }
 
 // Weights are handed in at each call: the module holds no copy of its own.

@@ -88,6 +88,39 @@ TEST(Units, AreLayersAndASharedTable) {
   EXPECT_EQ(units[6].unit.forward_only, std::vector<int32_t>{0});
 }
 
+// Layer "a" has a weight that learns and a bias that does not, "b" is frozen, "c" learns.
+TEST(Units, OfWhatIsFrozenComeLast) {
+  const auto sizes = [](const std::string& name, bool weight_is_frozen, bool bias_is_frozen) {
+    return plan::LayerSizes{
+        .name = name,
+        .parameters = {
+            {.name = name + ".bias", .count = 3, .flat = 16, .is_frozen = bias_is_frozen},
+            {.name = name + ".weight", .count = 16, .flat = 16, .is_frozen = weight_is_frozen},
+            {.name = "table", .count = 9, .flat = 16, .is_frozen = true}}};
+  };
+  plan::ModelSizes model{
+      .layers = {sizes("a", false, true), sizes("b", true, true), sizes("c", false, false)}};
+  EXPECT_EQ(model.num_parameters(), 3);
+  const std::string frozen_table = "table (frozen): 0 1 2";
+  EXPECT_EQ(list_of(plan::make_units(model.layers, {0, 2}, 0)),
+            "a: 0; c: 2; a (frozen): 0; b (frozen): 1; " + frozen_table);
+  // Each kind has buckets of its own.
+  const std::vector<plan::UnitSize> units = plan::make_units(model.layers, {0, 2}, 1 << 20);
+  EXPECT_EQ(list_of(units), "a to c: 0 2; a to b (frozen): 0 1; " + frozen_table);
+  for (const plan::UnitSize& unit : units) {
+    EXPECT_EQ(unit.unit.is_frozen, &unit != &units[0]);
+  }
+  const plan::Inventory inventory = plan::take_inventory(units, {.layers = {0, 1, 2}});
+  const plan::UnitStock total = inventory.total();
+  EXPECT_EQ(total.weights, (3 + 3 + 1) * 16);
+  EXPECT_EQ(total.gradients, 3 * 16);
+  EXPECT_EQ(total.state, 3 * 16);
+  EXPECT_TRUE(total.shares.empty());
+  EXPECT_EQ(inventory.state_elements({"", plan::StateSize::Layout::PerParameter}), 3);
+  EXPECT_EQ(inventory.state_elements({"", plan::StateSize::Layout::Whole}), 3 * 16);
+  EXPECT_EQ(inventory.state_elements({"", plan::StateSize::Layout::Largest}), 16);
+}
+
 TEST(Units, HaveWhatStaysFloat32Last) {
   const std::vector<plan::UnitSize> units = make_units(small_chain(), kOneStage, 0);
   const std::string prefix = "transformer.h.0.";

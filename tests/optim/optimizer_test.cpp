@@ -6,8 +6,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/nn/modules/linear.h>
 
+#include "penstock/base/error.h"
+#include "penstock/base/text.h"
 #include "penstock/model/gpt2/gpt2.h"
+#include "penstock/model/module_layer.h"
 #include "penstock/model/parameters.h"
 
 #include "support/random_tensor.h"
@@ -108,6 +112,70 @@ TEST(Optimizer, PaddingStaysZero) {
     sum += parameter.weight.abs().to(at::kDouble).sum().item<double>();
   }
   EXPECT_NEAR(parameters.flat_weights().abs().to(at::kDouble).sum().item<double>(), sum, 1e-9);
+}
+
+namespace {
+
+model::Chain two_linears(double lr_scale) {
+  model::Chain chain;
+  for (const auto& [name, scale] : {std::pair("slow", lr_scale), {"usual", 1.0}}) {
+    auto linear = torch::nn::Linear(48, 48);
+    const c10::NoGradGuard no_grad;
+    linear->weight.copy_(test::random_tensor({48, 48}, 3));
+    linear->bias.copy_(test::random_tensor({48}, 4));
+    chain.add(model::module_layer(name, linear), {.lr_scale = scale});
+  }
+  return std::move(chain.end_with(model::function_loss(
+      "loss", [](const at::Tensor& x, const at::Tensor&) { return x.sum(); })));
+}
+
+}  // namespace
+
+TEST(Optimizer, AParameterMovesAtItsOwnRate) {
+  constexpr double kScale = 0.375;
+  for (const char* kind : {"adamw", "sgd", "lamb"}) {
+    config::TrainOptions train{.optimizer = kind};
+    train.weight_decay = 0.1;
+    const model::Chain scaled = two_linears(kScale), plain = two_linears(1);
+    model::Parameters ours(scaled, at::kFloat, 1), slow(plain, at::kFloat, 1),
+        usual(plain, at::kFloat, 1);
+    const double rate = 0.3;
+    for (const auto& [parameters, lr] :
+         {std::pair(&ours, rate), {&slow, rate * kScale}, {&usual, rate}}) {
+      const auto optimizer = make_optimizer(train, *parameters);
+      for (int step = 0; step < 3; ++step) {
+        fill_gradients(*parameters, 10);
+        optimizer->step(*parameters, {lr, {}}, 0.7);
+      }
+    }
+    for (const char* name : {"weight", "bias"}) {
+      EXPECT_TRUE(
+          at::equal(ours.find(cat("slow.", name))->weight, slow.find(cat("slow.", name))->weight))
+          << kind;
+      EXPECT_TRUE(at::equal(ours.find(cat("usual.", name))->weight,
+                            usual.find(cat("usual.", name))->weight))
+          << kind;
+      EXPECT_FALSE(
+          at::equal(slow.find(cat("slow.", name))->weight, usual.find(cat("slow.", name))->weight))
+          << kind;
+    }
+  }
+}
+
+TEST(Optimizer, OneBitOptimizersRefuseARateOfItsOwn) {
+  const model::Chain chain = two_linears(0.5);
+  const model::Parameters parameters(chain, at::kFloat, 1);
+  for (const char* kind : {"onebit-adam", "zeroone-adam", "onebit-lamb"}) {
+    try {
+      make_optimizer({.optimizer = kind}, parameters);
+      ADD_FAILURE() << kind;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                cat("parameter slow.weight has lr_scale = 0.5; train.optimizer = \"",
+                    kind,
+                    "\" has one learning rate for all: take adamw, sgd or lamb"));
+    }
+  }
 }
 
 }  // namespace penstock::optim

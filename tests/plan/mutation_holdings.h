@@ -70,8 +70,10 @@ class RandomHoldings {
   using Slices = std::vector<program::Slice>;
 
   void add_unit(const std::vector<int32_t>& layers, bool is_shared) {
-    program::Unit unit{
-        .name = cat("unit ", units_.size()), .layers = layers, .is_shared = is_shared};
+    program::Unit unit{.name = cat("unit ", units_.size()),
+                       .layers = layers,
+                       .is_shared = is_shared,
+                       .is_frozen = dice_.chance(15)};
     const auto copy_those = [&](const std::vector<bool>& are, std::vector<int32_t>& into) {
       std::copy_if(layers.begin(), layers.end(), std::back_inserter(into), [&](int32_t layer) {
         return are[static_cast<size_t>(layer)];
@@ -179,7 +181,9 @@ class RandomHoldings {
         continue;
       }
       const std::vector<Value> values =
-          values_of(unit, has_copy, of.is_shared ? choose_shares(here) : std::vector<int32_t>{});
+          values_of(unit,
+                    has_copy,
+                    of.is_shared && !of.is_frozen ? choose_shares(here) : std::vector<int32_t>{});
       for (int32_t replica = 0; replica < case_.mesh.data; ++replica) {
         plan::RankHoldings& rank = holdings.ranks[static_cast<size_t>(
             case_.mesh.rank_at({.data = replica, .pipeline = stage}))];
@@ -201,8 +205,10 @@ class RandomHoldings {
     if (has_copy) {
       add(ValueKind::Compute);
     }
-    add(ValueKind::GradientSum);
-    add(ValueKind::State);
+    if (!units_[static_cast<size_t>(unit)].is_frozen) {
+      add(ValueKind::GradientSum);
+      add(ValueKind::State);
+    }
     for (const int32_t layer : shares) {
       add(ValueKind::Share, layer);
     }

@@ -104,6 +104,9 @@ inline std::vector<plan::HeldValue> random_unit_values(Dice& dice,
   if (form.has_compute) {
     add(Compute, false);
   }
+  if (unit.is_frozen) {
+    return values;
+  }
   add(GradientSum, !program.keeps_gradients());
   // One layer's part at least goes into the sum itself.
   const auto without_share =

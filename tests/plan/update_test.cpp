@@ -341,7 +341,7 @@ int64_t expected_sent(const test::RandomPipeline& one, const Program& program, i
     return stages;
   };
   for (size_t i = 0; i < program.units.size(); ++i) {
-    if (!test::own_layers(program.units[i], layers).empty()) {
+    if (!program.units[i].is_frozen && !test::own_layers(program.units[i], layers).empty()) {
       sent += program.updates * (stages_with(program.units[i]) - 1) *
               one.holdings.ranks[static_cast<size_t>(number)].shared_bytes[i];
     }

@@ -134,6 +134,11 @@ class ContentFacts {
     return own_units_[static_cast<size_t>(rank)];
   }
 
+  // Of those, the ones that steps move.
+  const std::vector<int32_t>& moving_units(int32_t rank) const {
+    return moving_units_[static_cast<size_t>(rank)];
+  }
+
   // What a rank holds from step to step; -1: nothing of that kind.
   program::ValueId held(int32_t rank, program::ValueKind kind, int32_t unit) const {
     for (const program::ValueId id : this->rank(rank).persistent) {
@@ -144,14 +149,16 @@ class ContentFacts {
     }
     return -1;
   }
-  // The elements that the rank's step moves.
+  // The elements that the rank's step moves, or of a frozen unit those that it gives to others.
   std::vector<bool> moved(int32_t rank, int32_t unit) const {
-    const program::ValueId state = held(rank, program::ValueKind::State, unit);
-    if (state < 0) {
+    const program::ValueId own =
+        held(rank,
+             this->unit(unit).is_frozen ? program::ValueKind::Master : program::ValueKind::State,
+             unit);
+    if (own < 0) {
       harm("rank ", rank, " has no state of unit ", unit);
     }
-    return elements_of(this->unit(unit),
-                       this->rank(rank).values[static_cast<size_t>(state)].slices);
+    return elements_of(this->unit(unit), this->rank(rank).values[static_cast<size_t>(own)].slices);
   }
 
   Gradient empty_gradient(int32_t unit) const {
@@ -283,6 +290,8 @@ class ContentFacts {
         own.push_back(static_cast<int32_t>(unit));
       }
     }
+    moving_units_.push_back(own);
+    std::erase_if(moving_units_.back(), [&](int32_t one) { return unit(one).is_frozen; });
   }
 
   // What the program says is divided, and nothing else, is there in slices.
@@ -295,6 +304,9 @@ class ContentFacts {
         const program::Value& value = rank(number).values[static_cast<size_t>(id)];
         const bool is_gradient =
             value.kind == ValueKind::GradientSum || value.kind == ValueKind::Share;
+        if ((is_gradient || value.kind == ValueKind::State) && unit(value.unit).is_frozen) {
+          harm("has a gradient or state of what never moves");
+        }
         const bool is_divided = value.kind == ValueKind::State
                                     ? shard != Shard::None
                                     : shard == Shard::Gradients || shard == Shard::Parameters;
@@ -316,7 +328,7 @@ class ContentFacts {
   const program::Program& program_;
   std::vector<std::vector<int32_t>> units_at_;
   std::vector<std::vector<bool>> works_at_;
-  std::vector<std::vector<int32_t>> own_units_;
+  std::vector<std::vector<int32_t>> own_units_, moving_units_;
 };
 
 }  // namespace penstock::test

@@ -95,11 +95,11 @@ class RankContents : public RankPreparation {
     }
     const ValueId decision =
         find(one.reads, [](const Value& value) { return value.kind == ValueKind::Decision; });
-    if (decision < 0 || one.units.empty() != facts_.own_units(number_).empty()) {
+    if (decision < 0 || one.units.empty() != facts_.moving_units(number_).empty()) {
       harm("decides nothing, or moves nothing");
     }
     for (const int32_t number : one.units) {
-      if (!has(facts_.own_units(number_), number)) {
+      if (!has(facts_.moving_units(number_), number)) {
         harm("has no such unit");
       }
       move_unit(one, number, content(decision));
@@ -113,7 +113,7 @@ class RankContents : public RankPreparation {
     }
     const auto has_moved = [&](int32_t number) { return moves_[number] > updates_done_; };
     if (std::all_of(
-            facts_.own_units(number_).begin(), facts_.own_units(number_).end(), has_moved)) {
+            facts_.moving_units(number_).begin(), facts_.moving_units(number_).end(), has_moved)) {
       end_update();
     }
   }
@@ -226,7 +226,7 @@ class RankContents : public RankPreparation {
       }
       done.clear(0);
     }
-    for (const int32_t number : facts_.own_units(number_)) {
+    for (const int32_t number : facts_.moving_units(number_)) {
       if (const ValueId state = facts_.held(number_, ValueKind::State, number); state >= 0) {
         content(state).prepared = Content::Prepared::No;
         content(state).averaged.clear();
@@ -244,9 +244,10 @@ class RankContents : public RankPreparation {
     const auto is_right = [&](int32_t one) { return one == updates; };
     if (says.kind == ValueKind::Master || says.kind == ValueKind::Compute ||
         says.kind == ValueKind::State) {
+      const int32_t moves = unit(says.unit).is_frozen ? 0 : updates;
       const std::vector<bool> is_there = elements_of(unit(says.unit), says.slices);
       for (size_t element = 0; element < is_there.size(); ++element) {
-        if (is_there[element] && !is_right(found.updates[element])) {
+        if (is_there[element] && found.updates[element] != moves) {
           harm("ends with other weights or state than a plain step");
         }
       }
@@ -260,7 +261,7 @@ class RankContents : public RankPreparation {
         harm("ends with other state of a layer than a plain step");
       }
     } else if (says.kind == ValueKind::RankState) {
-      const std::vector<int32_t>& own = facts_.own_units(number_);
+      const std::vector<int32_t>& own = facts_.moving_units(number_);
       if (!std::all_of(own.begin(), own.end(), [&](int32_t number) {
             return is_right(found.updates[static_cast<size_t>(number)]);
           })) {

@@ -163,6 +163,9 @@ class RankLayers : public RankValues {
           0, 0, {static_cast<size_t>(replica()), micro_batch, phase});
     }
     for (const int32_t number : facts_.units_at(layer)) {
+      if (unit(number).is_frozen) {
+        continue;
+      }
       const auto is_target = [&](const Value& value) {
         return value.unit == number &&
                ((value.kind == ValueKind::Share && value.layer == layer) ||
@@ -218,8 +221,11 @@ class RankLayers : public RankValues {
     Content copy{.kind = ValueKind::Stashed, .seen = std::vector<int32_t>(units, kAbsent)};
     std::vector<int32_t> versions;
     for (const int32_t number : facts_.own_units(number_)) {
-      versions.push_back(see_held(one, number));
-      copy.seen[static_cast<size_t>(number)] = versions.back();
+      const int32_t version = see_held(one, number);
+      copy.seen[static_cast<size_t>(number)] = version;
+      if (!unit(number).is_frozen) {  // it is the same in every version
+        versions.push_back(version);
+      }
     }
     const ValueId made =
         find(one.makes, [](const Value& value) { return value.kind == ValueKind::Stashed; });

@@ -28,7 +28,7 @@ class RankPreparation : public RankLayers {
     if (made < 0) {
       harm("does not say that the state is there");
     }
-    for (const int32_t number : facts_.own_units(number_)) {
+    for (const int32_t number : facts_.moving_units(number_)) {
       if (moves_[number] > updates_done_) {
         harm("fills a state of which some has moved");
       }
@@ -44,7 +44,7 @@ class RankPreparation : public RankLayers {
 
   // `all`: what each replica has prepared.
   void take_average(const Instruction& one, const Content& all) {
-    for (const int32_t number : facts_.own_units(number_)) {
+    for (const int32_t number : facts_.moving_units(number_)) {
       change_averaged(one, all.prepared, number);
       Content& state = content(change_of_unit(one, ValueKind::State, number));
       const bool is_first = state.averaged.empty();
@@ -94,7 +94,7 @@ class RankPreparation : public RankLayers {
     const ValueId sketches = find_kind(one.reads, ValueKind::AllSketches);
     if (sketches >= 0) {
       squares.is_estimate = true;
-      for (const int32_t number : facts_.own_units(number_)) {
+      for (const int32_t number : facts_.moving_units(number_)) {
         cover_moved(number, [&](size_t element) {
           return common_of_replicas(content(sketches).squares, number, element);
         });
@@ -124,7 +124,10 @@ class RankPreparation : public RankLayers {
     }
     std::vector<int32_t> covered;
     for (size_t number = 0; number < program.units.size(); ++number) {
-      if (program.updates == 1 || has(facts_.own_units(number_), static_cast<int32_t>(number))) {
+      if (program.units[number].is_frozen) {
+        continue;
+      }
+      if (program.updates == 1 || has(facts_.moving_units(number_), static_cast<int32_t>(number))) {
         cover(content(from).squares, number, covered);
       }
     }
@@ -155,7 +158,7 @@ class RankPreparation : public RankLayers {
                   .squares = no_squares(),
                   .prepared = gives ? averaged_of(one) : Content::Prepared::Lengths};
     Content lengths{.kind = ValueKind::Lengths, .squares = no_squares()};
-    for (const int32_t number : facts_.own_units(number_)) {
+    for (const int32_t number : facts_.moving_units(number_)) {
       prepare_unit(one, number, update, ready, lengths);
     }
     if (gives) {

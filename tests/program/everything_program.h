@@ -21,7 +21,7 @@ layer 1 "own \"module\" \\ 1" modes=all+output,no-norm
 layer 2 "" modes=-
 carried 0 "mask" readers=1,3
 carried 1 "own \"memory\"" born=0 readers=2 gradient=yes
-unit 0 "a" layers=0
+unit 0 "a" layers=0 frozen=yes
 unit 1 "table" layers=0,1,3 forward=0,1 weight=1 shared=yes elements=64
 unit 2 "" layers=- elements=9223372036854775807
 rank 0 limit=629145600 host=2000 disk=3000

@@ -96,6 +96,9 @@ inline const std::vector<StrictRule>& strict_rules() {
         "does not read m",
         "does not read y",
         "it takes the rank's squares of this update",
+        "replicas move apart, and not by their own gradients",
+        "makes ready an average, and replicas move apart",
+        "measures slices, and nothing is sharded",
         "of the replicas are not averaged"}},
       {"all squares",
        "squares are gathered from all ranks, though replicas that divide nothing have the same",
@@ -114,6 +117,11 @@ inline const std::vector<StrictRule>& strict_rules() {
         "leave a gap or overlap",
         " moves other slices of ",
         " has slices; it is there whole"}},
+      {"frozen",
+       "what is frozen is held, and divided by replicas, as weights that move are, though layers "
+       "may "
+       "see nothing but its copy",
+       {"frozen unit "}},
       {"held once",
        "a rank holds one value of each kind of a unit, though nobody may use another",
        {" is held beside "}},

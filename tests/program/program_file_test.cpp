@@ -136,6 +136,7 @@ class RandomProgram {
                               .forward_only = some(program_.loss_index() + 1),
                               .weight_too = some(program_.loss_index() + 1),
                               .is_shared = dice_.is_heads(),
+                              .is_frozen = dice_.is_heads(),
                               .elements = dice_.is_heads() ? 0 : dice_.bytes()});
   }
 

@@ -320,7 +320,7 @@ TEST(ProgramJsonError, MeshShardGroupsAndUnits) {
             "p.json: unit 0: a unit is a JSON number; it should be an object");
   EXPECT_EQ(error("{\"name\":\"b\",\"layers\":[1]", "{\"name\":\"b\",\"layer\":[1]"),
             "p.json: unit 1: unknown key of a unit \"layer\"; did you mean layers? (known: name, "
-            "layers, forward, weight, shared, elements)");
+            "layers, forward, weight, shared, frozen, elements)");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[1],\"forward\":1"),
             "p.json: unit 1: forward is a JSON number; it should be an array");
   EXPECT_EQ(error("\"layers\":[1]", "\"layers\":[\"1\"]"),

@@ -125,6 +125,15 @@ inline std::optional<Mutation> change_is_shared(program::Program& program, Dice&
   return Mutation{"unit", "is_shared"};
 }
 
+inline std::optional<Mutation> change_is_frozen(program::Program& program, Dice& dice) {
+  program::Unit* const unit = any_unit(program, dice);
+  if (unit == nullptr) {
+    return std::nullopt;
+  }
+  unit->is_frozen = !unit->is_frozen;
+  return Mutation{"unit", unit->is_frozen ? "is_frozen +" : "is_frozen -"};
+}
+
 inline std::optional<Mutation> change_elements(program::Program& program, Dice& dice) {
   program::Unit* const unit = any_unit(program, dice);
   if (unit == nullptr) {
@@ -365,6 +374,7 @@ inline std::vector<Mutator> program_mutators() {
           change_forward_only,
           change_weight_too,
           change_is_shared,
+          change_is_frozen,
           change_elements,
           change_unit_name,
           change_units_of_program,

@@ -347,7 +347,7 @@ TEST(ProgramTextError, GroupsThatAreNone) {
 TEST(ProgramTextError, UnitsThatAreNone) {
   const std::string unit = "unit 0 \"a\" layers=0,1 elements=8";
   const std::string example =
-      "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes elements=64";
+      "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes frozen=yes elements=64";
   EXPECT_EQ(unit_error(unit, "unit 0"), "p.txt:7: unit" + kForm + example);
   EXPECT_EQ(unit_error(unit, "unit 0 a layers=0"), "p.txt:7: unit" + kForm + example);
   EXPECT_EQ(unit_error(unit, "unit 0 \"a\""), "p.txt:7: layers" + kForm + example);

@@ -72,7 +72,7 @@ TEST(ProgramText, LinesBeforeTheInstructionsMeanWhatTheySay) {
                 {.name = "mask", .readers = {1, 3}},
                 {.name = "own \"memory\"", .born = 0, .readers = {2}, .has_gradient = true}}));
   EXPECT_EQ(program.units,
-            (std::vector<Unit>{{.name = "a", .layers = {0}},
+            (std::vector<Unit>{{.name = "a", .layers = {0}, .is_frozen = true},
                                {.name = "table",
                                 .layers = {0, 1, 3},
                                 .forward_only = {0, 1},

@@ -75,6 +75,9 @@ inline plan::Holdings holdings_of(const program::Program& program,
         continue;
       }
       add(Master, program.shard == program::Shard::Parameters);
+      if (units[i].is_frozen) {
+        continue;
+      }
       add(GradientSum, !program.keeps_gradients());
       for (size_t k = 1; units[i].is_shared && k < layers.size(); ++k) {
         add(Share, !program.keeps_gradients(), layers[k]);
@@ -98,12 +101,22 @@ inline plan::CostTable replicated_table() {
   return table;
 }
 
-// Two layers "a" and "b", units 0 and 1 of their own and unit 2 "table", which layer 0 and the loss
-// share. Of one rank, or of two, twice.
-inline program::Program replicated_program(program::Shard shard,
-                                           int32_t stages = 1,
-                                           schedule::Kind kind = schedule::Kind::OneFOneB,
-                                           int32_t micro_batches = 2) {
+// Layers "a" and "b" with units of their own and unit 2 "table", which layer 0 and the loss share.
+inline const std::vector<program::Unit>& replicated_units() {
+  static const std::vector<program::Unit> units = {
+      {.name = "a", .layers = {0}, .elements = 10},
+      {.name = "b", .layers = {1}, .elements = 20},
+      {.name = "table", .layers = {0, 2}, .is_shared = true, .elements = 40}};
+  return units;
+}
+
+// Two layers with these units. Of one rank, or of two, twice.
+inline program::Program replicated_program(
+    program::Shard shard,
+    int32_t stages = 1,
+    schedule::Kind kind = schedule::Kind::OneFOneB,
+    int32_t micro_batches = 2,
+    const std::vector<program::Unit>& units = replicated_units()) {
   const plan::CostTable table = replicated_table();
   plan::Pipeline pipeline{
       .schedule = schedule::make_schedule(kind, stages, micro_batches),
@@ -118,12 +131,10 @@ inline program::Program replicated_program(program::Shard shard,
                           .gather_sent = {7, 8},
                           .reduce_sent = {9, 10}};
   };
-  const plan::Sharding sharding{
-      .replicas = 2,
-      .shard = shard,
-      .units = {unit({.name = "a", .layers = {0}, .elements = 10}),
-                unit({.name = "b", .layers = {1}, .elements = 20}),
-                unit({.name = "table", .layers = {0, 2}, .is_shared = true, .elements = 40})}};
+  plan::Sharding sharding{.replicas = 2, .shard = shard};
+  for (const program::Unit& one : units) {
+    sharding.units.push_back(unit(one));
+  }
   program::Program program = plan::shard(plan::write_turns(table, pipeline), sharding);
   const plan::Holdings holdings = holdings_of(program, sharding.program_units());
   return plan::finish_program(std::move(program), holdings, {}, 0);

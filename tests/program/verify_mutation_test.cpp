@@ -252,7 +252,7 @@ TEST(VerifyMutation, RefusesEveryHarmfulChangeOfAnyField) {
   MutationTable table;
   std::set<std::pair<std::string, std::string>> lists;
   const std::vector<Mutator> mutators = all_mutators();
-  for (int i = 0; i < some(6000); ++i) {
+  for (int i = 0; i < some(8000); ++i) {
     const Program sound = test::sound_program(dice, i);
     lists.merge(operand_lists(sound));
     for (const Mutator mutate : mutators) {

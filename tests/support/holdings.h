@@ -37,7 +37,7 @@ inline plan::Holdings holdings_alone(const model::Parameters& parameters, int64_
     rank.values.push_back(plan::fixed_value("other", other));
   }
   plan::Holdings holdings{.units = units_of(parameters.inventory()),
-                          .num_parameters = static_cast<int64_t>(parameters.all().size())};
+                          .num_parameters = static_cast<int64_t>(parameters.learning().size())};
   holdings.ranks.push_back(std::move(rank));
   return holdings;
 }

@@ -1,5 +1,6 @@
 // Chains of a user's own through train::Trainer: several tensors on the edges, what passes by unchanged,
 // batch norm and dropout of torch::nn modules; under limits, on ranks, killed and resumed.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -20,8 +21,12 @@
 #include "penstock/checkpoint/safetensors.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/memory_dataset.h"
+#include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/model/module_random.h"
+#include "penstock/model/parameters.h"
+#include "penstock/optim/optimizer_size.h"
+#include "penstock/plan/inventory.h"
 #include "penstock/train/batch_tensors.h"
 #include "penstock/train/trainer.h"
 
@@ -110,6 +115,32 @@ Chain encoder_chain() {
   chain.add(model::module_layer("cross 1", Cross()), {.reads = {"x", "encoded"}});
   chain.add(model::module_layer("between 1", torch::nn::Linear(kWidth, kWidth)));
   chain.add(model::module_layer("cross 2", Cross()), {.reads = {"x", "encoded"}});
+  return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+}
+
+// What is frozen: an encoder, whose output two later layers read; a bias of a layer that learns; a layer
+// through which gradients pass. One layer learns at half the rate.
+struct FrozenModules {
+  torch::nn::Linear encode_0{kWidth, kWidth}, encode_1{kWidth, kWidth}, start{kWidth, kWidth};
+  Cross slow;
+  torch::nn::Linear between{kWidth, kWidth}, after{kWidth, kWidth};
+  Cross cross;
+
+  FrozenModules() { start->bias.set_requires_grad(false); }
+};
+
+Chain frozen_chain() {
+  FrozenModules made;
+  Chain chain;
+  chain.add(model::module_layer("encode 0", made.encode_0),
+            {.reads = {"features"}, .writes = {"e"}, .is_frozen = true});
+  chain.add(model::module_layer("encode 1", made.encode_1),
+            {.reads = {"e"}, .writes = {"encoded"}, .is_frozen = true});
+  chain.add(model::module_layer("start", made.start), {.reads = {"encoded"}});
+  chain.add(model::module_layer("slow", made.slow), {.reads = {"x", "encoded"}, .lr_scale = 0.5});
+  chain.add(model::module_layer("between", made.between), {.is_frozen = true});
+  chain.add(model::module_layer("after", made.after));
+  chain.add(model::module_layer("cross", made.cross), {.reads = {"x", "encoded"}});
   return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
 }
 
@@ -296,10 +327,230 @@ TEST_P(OwnChains, GoOnInAnotherLayout) {
   EXPECT_TRUE(resumed.weights == whole.weights);
 }
 
+std::string chain_name(const testing::TestParamInfo<Chain (*)()>& info) {
+  return std::array{"mask", "encoder", "frozen"}[info.index];
+}
+
 INSTANTIATE_TEST_SUITE_P(Trainer,
                          OwnChains,
-                         testing::Values(&masked_chain, &encoder_chain),
-                         [](const auto& info) { return info.index == 0 ? "mask" : "encoder"; });
+                         testing::Values(&masked_chain, &encoder_chain, &frozen_chain),
+                         chain_name);
+
+// --- frozen layers, and learning rates of layers ---
+
+at::Tensor tensor_in(const fs::path& file, const std::string& name, const at::Tensor& like) {
+  const checkpoint::SafetensorsFile stored(file);
+  const checkpoint::TensorEntry* entry = stored.find(name);
+  if (entry == nullptr) {
+    return {};
+  }
+  const at::Tensor tensor = at::empty(like.sizes());
+  stored.read(*entry, 0, {static_cast<std::byte*>(tensor.data_ptr()), size_t{tensor.nbytes()}});
+  return tensor;
+}
+
+config::Recipe sgd_recipe(const std::string& name, int64_t steps) {
+  config::Recipe recipe = recipe_for(name, steps);
+  recipe.train.optimizer = "sgd";
+  recipe.train.momentum = 0;
+  recipe.train.weight_decay = 0;
+  recipe.train.clip = 0;
+  recipe.train.lr = 0.0625;  // a power of two: products with it are exact, fused or not
+  return recipe;
+}
+
+// By their names in the chain; whether they learn, and at which part of the rate.
+struct NamedParameter {
+  std::string name;
+  at::Tensor value;
+  double lr_scale = 1;
+  bool is_frozen = false;
+};
+std::vector<NamedParameter> parameters_of(const FrozenModules& modules) {
+  std::vector<NamedParameter> all;
+  const auto add = [&](const std::string& name, const auto& module, double scale, bool is_frozen) {
+    for (const auto& one : module->named_parameters()) {
+      const bool learns = !is_frozen && one.value().requires_grad();
+      all.push_back({cat(name, ".", one.key()), one.value(), scale, !learns});
+    }
+  };
+  add("encode 0", modules.encode_0, 1, true);
+  add("encode 1", modules.encode_1, 1, true);
+  add("start", modules.start, 1, false);
+  add("slow", modules.slow, 0.5, false);
+  add("between", modules.between, 1, true);
+  add("after", modules.after, 1, false);
+  add("cross", modules.cross, 1, false);
+  return all;
+}
+
+// LibTorch alone, likewise; modules as they are after training.
+FrozenModules trained_by_a_plain_loop(const config::Recipe& recipe) {
+  const auto seed = static_cast<uint64_t>(recipe.train.seed);
+  const model::RandomScope random(seed);
+  FrozenModules modules;
+  std::vector<NamedParameter> parameters = parameters_of(modules);
+  for (NamedParameter& one : parameters) {
+    one.value.set_requires_grad(!one.is_frozen);
+  }
+  data::Loader loader(sequences(), {.seed = seed, .batch = recipe.train.batch});
+  const int64_t each = recipe.train.batch / recipe.plan.micro_batches;
+  for (int64_t step = 0; step < recipe.train.steps; ++step) {
+    const data::Batch batch = loader.next();
+    const model::Fields fields = as_tensors(batch);
+    for (int64_t first = 0; first < recipe.train.batch; first += each) {
+      const at::Tensor encoded =
+          modules.encode_1(modules.encode_0(fields.at("features").narrow(0, first, each)));
+      at::Tensor x = modules.between(modules.slow(modules.start(encoded), encoded));
+      x = modules.cross(modules.after(x), encoded);
+      const at::Tensor sum = at::cross_entropy_loss(x.sum(1).narrow(1, 0, 3),
+                                                    fields.at("label").narrow(0, first, each),
+                                                    {},
+                                                    at::Reduction::Sum);
+      (sum / recipe.train.batch).backward();
+    }
+    const c10::NoGradGuard no_grad;
+    for (NamedParameter& one : parameters) {
+      if (!one.is_frozen) {
+        one.value.sub_(one.value.grad() * (recipe.train.lr * one.lr_scale));
+        one.value.mutable_grad() = at::Tensor();
+      }
+    }
+  }
+  return modules;
+}
+
+TEST(OwnFrozen, HasTheBitsOfAPlainLoop) {
+  config::Recipe recipe = sgd_recipe("frozen_loop", 5);
+  at::set_num_threads(1);
+  const FrozenModules expected = trained_by_a_plain_loop(recipe);
+  const auto expect_same = [&](const fs::path& checkpoint, const std::string& what) {
+    for (const NamedParameter& one : parameters_of(expected)) {
+      const at::Tensor stored = tensor_in(checkpoint / "model.safetensors", one.name, one.value);
+      ASSERT_TRUE(stored.defined()) << one.name;
+      EXPECT_TRUE(at::equal(stored, one.value.detach())) << one.name << what;
+    }
+  };
+  expect_same(train(&frozen_chain, sequences(), recipe).summary.checkpoint, "");
+  recipe.plan.pipeline = 2;
+  expect_same(train(&frozen_chain, sequences(), recipe).summary.checkpoint, " of two ranks");
+}
+
+TEST(OwnFrozen, WeightsStayAsTheyAreWithAnythingSharded) {
+  FrozenModules first;
+  {
+    const model::RandomScope random(static_cast<uint64_t>(config::Recipe().train.seed));
+    first = FrozenModules();
+  }
+  for (const char* optimizer : {"adamw", "lamb"}) {
+    for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+      for (const int64_t pipeline : {1, 2}) {
+        config::Recipe recipe = recipe_for("frozen_sharded", 3);
+        recipe.train.optimizer = optimizer;
+        recipe.plan.schedule = "1f1b";
+        recipe.plan.data = 2;
+        recipe.plan.shard = shard;
+        recipe.plan.pipeline = pipeline;
+        recipe.plan.micro_batches = 2;
+        const std::string what = cat(optimizer, ", ", shard, " on 2 x ", pipeline);
+        const Summary summary = train(&frozen_chain, sequences(), recipe).summary;
+        EXPECT_EQ(summary.rank_payload_bytes, summary.predicted_rank_payload_bytes) << what;
+        EXPECT_EQ(summary.rank_peak_bytes, summary.predicted_rank_peak_bytes) << what;
+        for (const NamedParameter& one : parameters_of(first)) {
+          const at::Tensor stored =
+              tensor_in(summary.checkpoint / "model.safetensors", one.name, one.value);
+          ASSERT_TRUE(stored.defined()) << one.name;
+          EXPECT_EQ(at::equal(stored, one.value.detach()), one.is_frozen)
+              << one.name << ", " << what;
+          const at::Tensor state = tensor_in(
+              summary.checkpoint / "optimizer.safetensors", one.name + ".exp_avg", one.value);
+          EXPECT_EQ(state.defined(), !one.is_frozen) << one.name << ", " << what;
+        }
+      }
+    }
+  }
+}
+
+// In bfloat16 layers see a copy; the master weights of what is frozen may be sharded beside it.
+TEST(OwnFrozen, PassesTheCheckInBfloat16) {
+  for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+    config::Recipe recipe = recipe_for("frozen_bf16");
+    recipe.train.precision = "bfloat16";
+    recipe.plan.data = 2;
+    recipe.plan.shard = shard;
+    recipe.plan.pipeline = 2;
+    recipe.plan.micro_batches = 2;
+    const auto make = [] {
+      Chain chain;
+      const auto to_bf16 = [](const Tensors& in) -> Tensors { return {in[0].to(at::kBFloat16)}; };
+      chain.add(model::function_layer("lower", to_bf16), {.reads = {"features"}});
+      for (const char* name : {"encode", "learn", "through", "head"}) {
+        const bool is_frozen = name[0] == 'e' || name[0] == 't';
+        chain.add(model::module_layer(name, torch::nn::Linear(kWidth, kWidth)),
+                  {.is_frozen = is_frozen});
+      }
+      return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+    };
+    const CheckOutcome outcome = Trainer(make, sequences(), recipe).check();
+    EXPECT_TRUE(outcome.is_equal()) << shard << ": " << outcome.report.first_difference;
+    EXPECT_EQ(outcome.report.rank_peak_bytes, outcome.predicted_peaks) << shard;
+  }
+}
+
+// A layer's gradient and AdamW's two moments.
+TEST(OwnFrozen, HoldsLessByItsGradientAndState) {
+  const auto make = [](bool is_frozen) {
+    return [is_frozen] {
+      Chain chain;
+      chain.add(model::module_layer("first", torch::nn::Linear(kWidth, kWidth)),
+                {.reads = {"features"}, .is_frozen = is_frozen});
+      chain.add(model::module_layer("second", torch::nn::Linear(kWidth, kWidth)));
+      return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+    };
+  };
+  const auto held = [&](bool is_frozen) {
+    const Chain chain = make(is_frozen)();
+    const model::Parameters parameters(chain, at::kFloat, 0);
+    return plan::holdings_of(parameters.inventory(),
+                             optim::optimizer_size({}, parameters.inventory()),
+                             /*compute_bytes=*/4)
+        .bytes();
+  };
+  const int64_t elements = kWidth * kWidth + (kWidth + 15) / 16 * 16;  // each begins with 64 bytes
+  EXPECT_EQ(held(false) - held(true), 3 * 4 * elements);
+  const auto plan_peak = [&](bool is_frozen) {
+    config::Recipe recipe = recipe_for("frozen_held");
+    return Trainer(make(is_frozen), sequences(), recipe).run().peak_bytes;
+  };
+  EXPECT_GE(plan_peak(false) - plan_peak(true), 3 * 4 * elements);
+}
+
+TEST(OwnFrozen, OneBitOptimizersLeaveItAsItIs) {
+  const auto make = [] {
+    Chain chain;
+    for (const char* name : {"first", "kept", "last"}) {
+      const bool is_first = name[0] == 'f';
+      const std::vector<std::string> reads{is_first ? "features" : "x"};
+      chain.add(model::module_layer(name, torch::nn::Linear(kWidth, kWidth)),
+                {.reads = reads, .is_frozen = name[0] == 'k'});
+    }
+    return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+  };
+  for (const char* optimizer : {"onebit-adam", "zeroone-adam", "onebit-lamb"}) {
+    for (const char* shard : {"none", "optimizer"}) {
+      config::Recipe recipe = recipe_for("frozen_onebit", 6);
+      recipe.train.optimizer = optimizer;
+      recipe.train.freeze_step = recipe.train.var_freeze_step = 2;
+      recipe.train.local_step_clipper = std::string(shard) == "none" ? 2 : 1;
+      recipe.plan.data = 2;
+      recipe.plan.shard = shard;
+      recipe.plan.micro_batches = 2;
+      const Summary summary = Trainer(make, sequences(), recipe).run();
+      EXPECT_EQ(summary.rank_payload_bytes, summary.predicted_rank_payload_bytes) << optimizer;
+      EXPECT_EQ(summary.rank_peak_bytes, summary.predicted_rank_peak_bytes) << optimizer;
+    }
+  }
+}
 
 // --- batch norm and dropout ---
 
@@ -611,6 +862,48 @@ TEST(OwnChain, TrainsWithABatchOfMoreSamplesThanThereAre) {
   recipe.train.batch = 96;  // of 64
   const Result result = train(&masked_chain, sequences(), recipe);
   EXPECT_EQ(result.summary.losses.size(), 3u);
+}
+
+Chain two_layers(model::LayerOptions first, model::LayerOptions second) {
+  Chain chain;
+  first.reads = {"features"};
+  chain.add(model::module_layer("a", torch::nn::Linear(kWidth, kWidth)), std::move(first));
+  chain.add(model::module_layer("b", torch::nn::Linear(kWidth, kWidth)), std::move(second));
+  return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+}
+
+TEST(OwnChainErrors, WhatIsFrozenMustBeSensible) {
+  EXPECT_EQ(message_of([] { two_layers({.is_frozen = true}, {.is_frozen = true}); }),
+            "nothing learns: all parameters of the chain are frozen");
+  EXPECT_EQ(message_of([] { two_layers({.lr_scale = 0}, {}); }),
+            "layer a: lr_scale = 0; it must be above 0, and is_frozen keeps weights as they are");
+  EXPECT_EQ(
+      message_of([] {
+        const model::Gpt2Shape shape{.layers = 1, .width = 8, .heads = 2};
+        Chain chain;
+        chain.add(model::make_gpt2_embedding(shape), {.lr_scale = 0.5});
+        chain.end_with(model::make_gpt2_head(shape));
+      }),
+      "embedding and head share the parameter transformer.wte.weight: they must have the same "
+      "lr_scale and is_frozen");
+  config::Recipe recipe = recipe_for("onebit_rates");
+  recipe.train.optimizer = "onebit-adam";
+  const auto make = [] { return two_layers({.lr_scale = 0.5}, {}); };
+  const std::string text = message_of([&] { Trainer(make, sequences(), recipe).run(); });
+  EXPECT_EQ(text,
+            "parameter a.weight has lr_scale = 0.5; train.optimizer = \"onebit-adam\" has one "
+            "learning rate for all: take adamw, sgd or lamb");
+}
+
+TEST(OwnChainErrors, AHandWrittenLayerIsNotFrozen) {
+  const std::string text = message_of([] {
+    Chain chain;
+    chain.add(model::make_gpt2_mlp({.layers = 1, .width = 8, .heads = 2}, 0), {.is_frozen = true});
+  });
+  EXPECT_EQ(
+      text,
+      "layer block 0 mlp cannot be frozen: its backward always computes the gradients of its "
+      "parameters; modules can (module_layer), and layers whose can_skip_gradients() says so");
 }
 
 TEST(OwnChainErrors, OptionsOfFamiliesAreRefused) {

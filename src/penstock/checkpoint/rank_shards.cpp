@@ -25,10 +25,10 @@ std::vector<int64_t> state_shape(const model::ParameterSpec& parameter,
   return buffer.is_per_parameter ? std::vector<int64_t>{} : parameter.shape;
 }
 
-// All parameters where they lie in a buffer that has all elements.
+// All parameters that learn, where they lie in a buffer that has all their elements.
 std::vector<Segment> whole_parameters(const model::Parameters& parameters) {
   std::vector<Segment> segments;
-  for (size_t i = 0; i < parameters.all().size(); ++i) {
+  for (size_t i = 0; i < parameters.learning().size(); ++i) {
     const model::Parameter& parameter = parameters.all()[i];
     segments.push_back({i, 0, parameter.spec.count(), parameter.offset});
   }
@@ -48,7 +48,7 @@ std::vector<Segment> segments_of(const optim::StateBuffer& buffer,
   }
   std::vector<Segment> segments;
   if (buffer.is_per_parameter) {
-    for (size_t i = 0; i < parameters.all().size(); ++i) {
+    for (size_t i = 0; i < parameters.learning().size(); ++i) {
       segments.push_back({i, 0, 1, static_cast<int64_t>(i)});
     }
     return segments;
@@ -110,6 +110,9 @@ std::vector<TensorSpec> state_specs(const std::vector<model::ParameterSpec>& par
                                     int32_t replicas) {
   std::vector<TensorSpec> specs;
   for (const model::ParameterSpec& parameter : parameters) {
+    if (parameter.is_frozen) {
+      continue;
+    }
     for (const optim::StateBuffer& buffer : optimizer.state()) {
       const std::string name = state_name(parameter, buffer);
       const std::vector<int64_t> shape = state_shape(parameter, buffer);
@@ -133,7 +136,7 @@ bool has_replica_state(const optim::Optimizer& optimizer) {
 
 std::vector<TensorShard> weight_shards(const model::Parameters& parameters) {
   std::vector<TensorShard> shards;
-  for (const Segment& segment : parameters.segments()) {
+  for (const Segment& segment : parameters.held_segments()) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
     shards.push_back({spec.name, spec.shape, segment.first, parameters.own_weights(segment)});
   }
@@ -165,7 +168,7 @@ std::vector<TensorShard> replica_state_shards(const model::Parameters& parameter
 std::vector<TensorShard> weights_to_write(const model::Parameters& parameters,
                                           const std::set<std::string>& left_out) {
   std::vector<TensorShard> shards;
-  for (const Segment& segment : parameters.segments()) {
+  for (const Segment& segment : parameters.held_segments()) {
     const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
     if (left_out.contains(spec.name)) {
       continue;

@@ -21,7 +21,7 @@ namespace penstock::checkpoint {
 
 // The tensors of model.safetensors and of optimizer.safetensors, for the parameters of the whole
 // model. State is called "<parameter>.<buffer>" or, where each replica has its own,
-// "<parameter>.<buffer>.<replica>".
+// "<parameter>.<buffer>.<replica>"; frozen parameters have none.
 std::vector<TensorSpec> weight_specs(const std::vector<model::ParameterSpec>& parameters);
 std::vector<TensorSpec> state_specs(const std::vector<model::ParameterSpec>& parameters,
                                     const optim::Optimizer& optimizer,

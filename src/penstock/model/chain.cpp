@@ -1,15 +1,18 @@
 #include "penstock/model/chain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <utility>
 
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/units.h"
 
 namespace penstock::model {
 
-Chain& Chain::add(std::unique_ptr<Layer> layer, Names names) {
+Chain& Chain::add(std::unique_ptr<Layer> layer, LayerOptions options) {
   PENSTOCK_CHECK(loss_ == nullptr, "layer ", layer->name(), " comes after the loss");
   const auto has_its_name = [&](const auto& other) { return other->name() == layer->name(); };
   if (layer->name().empty() || std::any_of(layers_.begin(), layers_.end(), has_its_name)) {
@@ -19,8 +22,30 @@ Chain& Chain::add(std::unique_ptr<Layer> layer, Names names) {
                                 layer->name(),
                                 "; each has a name of its own, which its parameters begin with"));
   }
+  const std::string name = layer->name();
+  if (!std::isfinite(options.lr_scale) || options.lr_scale <= 0) {
+    throw ConfigError(cat("layer ",
+                          name,
+                          ": lr_scale = ",
+                          format_number(options.lr_scale),
+                          "; it must be above 0, and is_frozen keeps weights as they are"));
+  }
+  if (options.is_frozen && layer->can_skip_gradients()) {
+    layer->freeze();
+  }
   layers_.push_back(std::move(layer));
-  names_.push_back(std::move(names));
+  names_.push_back({std::move(options.reads), std::move(options.writes)});
+  learning_.push_back({options.lr_scale, options.is_frozen});
+  const std::vector<ParameterSpec> specs = parameters_of(size() - 1);
+  const bool has_frozen = std::any_of(
+      specs.begin(), specs.end(), [](const ParameterSpec& spec) { return spec.is_frozen; });
+  if (has_frozen && !layers_.back()->can_skip_gradients()) {
+    throw ConfigError(cat("layer ",
+                          name,
+                          " cannot be frozen: its backward always computes the gradients of its "
+                          "parameters; modules can (module_layer), and layers whose "
+                          "can_skip_gradients() says so"));
+  }
   return *this;
 }
 
@@ -37,7 +62,57 @@ Chain& Chain::end_with(std::unique_ptr<Loss> loss, LossNames names) {
   names_.push_back({.reads = std::move(names.reads)});
   edges_ = make_edges(names_, names.targets, layer_names);
   loss_ = std::move(loss);
+  require_agreement();
   return *this;
+}
+
+// Of the chain's parameters, some learn; and each learns as all layers that share it say.
+void Chain::require_agreement() const {
+  std::map<std::string, std::pair<ParameterSpec, std::string>> known;  // with the first that has it
+  bool has_any = false, learns = false;
+  for (int64_t index = 0; index <= size(); ++index) {
+    const std::string& user = index < size() ? layer(index).name() : loss().name();
+    for (const ParameterSpec& spec : parameters_of(index)) {
+      has_any = true;
+      learns = learns || !spec.is_frozen;
+      const auto [place, is_new] = known.try_emplace(spec.name, spec, user);
+      const auto& [first, first_user] = place->second;
+      if (first.lr_scale != spec.lr_scale || first.is_frozen != spec.is_frozen) {
+        throw ConfigError(cat(first_user,
+                              " and ",
+                              user,
+                              " share the parameter ",
+                              spec.name,
+                              ": they must have the same lr_scale and is_frozen"));
+      }
+    }
+  }
+  if (has_any && !learns) {
+    throw ConfigError("nothing learns: all parameters of the chain are frozen");
+  }
+}
+
+std::vector<ParameterSpec> Chain::parameters_of(int64_t index) const {
+  if (index == size()) {
+    return loss().parameters();
+  }
+  std::vector<ParameterSpec> specs = layer(index).parameters();
+  const Learning& learning = learning_[static_cast<size_t>(index)];
+  for (ParameterSpec& spec : specs) {
+    spec.lr_scale *= learning.lr_scale;
+    spec.is_frozen = spec.is_frozen || learning.is_frozen;
+  }
+  return specs;
+}
+
+std::string Chain::kind_of(int64_t index) const {
+  std::string kind = layer(index).kind();
+  std::string learns;
+  for (const ParameterSpec& spec : parameters_of(index)) {
+    learns += spec.is_frozen ? '0' : '1';
+  }
+  return kind.empty() || learns.find('0') == std::string::npos ? kind
+                                                               : cat(kind, ", learns ", learns);
 }
 
 const Edges& Chain::edges() const {
@@ -97,10 +172,10 @@ std::vector<ParameterSpec> Chain::parameters(const Part& part) const {
     }
   };
   for (const int64_t index : part.layers) {
-    collect(layer(index).parameters());
+    collect(parameters_of(index));
   }
   if (part.has_loss) {
-    collect(loss().parameters());
+    collect(parameters_of(size()));
   }
   return all;
 }
@@ -220,11 +295,12 @@ void add_gradient(at::Tensor& sum, at::Tensor part) {
   }
 }
 
-uint64_t wanted_gradients(const Edges& edges, int64_t layer) {
+uint64_t wanted_gradients(const Edges& edges, const ChainShapes& shapes, int64_t layer) {
   uint64_t wanted = 0;
-  const size_t inputs = edges.inputs[static_cast<size_t>(layer)].size();
-  for (size_t i = 0; i < std::min<size_t>(64, inputs); ++i) {
-    wanted |= edges.has_gradient(layer, i) ? uint64_t{1} << i : 0;
+  const Shapes inputs = shapes.inputs_of(edges, layer);
+  for (size_t i = 0; i < std::min<size_t>(64, inputs.size()); ++i) {
+    const bool is_wanted = edges.has_gradient(layer, i) && inputs[i].has_gradient;
+    wanted |= is_wanted ? uint64_t{1} << i : 0;
   }
   return wanted;
 }

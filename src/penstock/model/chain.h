@@ -38,6 +38,17 @@ struct ChainShapes {
   Shapes outputs_of(const Edges& edges, int64_t layer) const;
 };
 
+// A layer's place in a chain, and how it learns.
+struct LayerOptions {
+  // Names of what it takes and returns, as in Names.
+  std::vector<std::string> reads = {};
+  std::vector<std::string> writes = {};
+  double lr_scale = 1;  // the learning rate of all its parameters is the run's times this
+  // Its parameters stay as they are: they have neither gradient nor optimizer state. ConfigError
+  // where the layer cannot go backward without their gradients (Layer::can_skip_gradients).
+  bool is_frozen = false;
+};
+
 struct LossNames {
   std::vector<std::string> reads = {};  // none: what the last layer makes
   std::vector<std::string> targets = {"targets"};
@@ -46,8 +57,9 @@ struct LossNames {
 class Chain {
  public:
   // ConfigError where the name is taken, or empty.
-  Chain& add(std::unique_ptr<Layer> layer, Names names = {});
-  // The last call: from here on the chain is complete. ConfigError where names do not go together.
+  Chain& add(std::unique_ptr<Layer> layer, LayerOptions options = {});
+  // The last call: from here on the chain is complete. ConfigError where names do not go together,
+  // where layers disagree about how a parameter that they share learns, and where nothing learns.
   Chain& end_with(std::unique_ptr<Loss> loss, LossNames names = {});
 
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
@@ -59,6 +71,11 @@ class Chain {
   // Throws InternalError when two layers disagree about a shared one.
   std::vector<ParameterSpec> parameters() const { return parameters(whole()); }
   std::vector<ParameterSpec> parameters(const Part& part) const;
+  // Of layer i, with the learning rate that it was added with, and frozen where it was; for
+  // i == size() of the loss.
+  std::vector<ParameterSpec> parameters_of(int64_t index) const;
+  // Layer::kind(), told apart by what of it is frozen.
+  std::string kind_of(int64_t index) const;
   Part whole() const;
   int64_t parameter_count() const;
   bool is_random() const;  // see Layer
@@ -82,7 +99,14 @@ class Chain {
 
  private:
   std::vector<std::unique_ptr<Layer>> layers_;
+  void require_agreement() const;
+
+  struct Learning {
+    double lr_scale = 1;
+    bool is_frozen = false;
+  };
   std::vector<Names> names_;
+  std::vector<Learning> learning_;  // of each layer
   std::unique_ptr<Loss> loss_;
   Edges edges_;
   Example example_;
@@ -110,6 +134,6 @@ Tensors scatter_outputs(const std::vector<Place>& places,
 void add_gradient(at::Tensor& sum, at::Tensor part);
 
 // Bits for Pass::wanted: the inputs of a layer whose gradients somebody waits for.
-uint64_t wanted_gradients(const Edges& edges, int64_t layer);
+uint64_t wanted_gradients(const Edges& edges, const ChainShapes& shapes, int64_t layer);
 
 }  // namespace penstock::model

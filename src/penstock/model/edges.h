@@ -12,8 +12,8 @@ namespace penstock::model {
 // Names of what a layer takes and returns, in the order of its tensors. Where a name is made again,
 // those who read it later get the new one.
 struct Names {
-  std::vector<std::string> reads;   // none: what the layer before makes; of the first: "inputs"
-  std::vector<std::string> writes;  // none: "x"
+  std::vector<std::string> reads = {};  // none: what the layer before makes; of the first: "inputs"
+  std::vector<std::string> writes = {};  // none: "x"
 };
 
 // Where one of a layer's tensors is: in the tuple of the edge, or, where more than the next layer reads

@@ -38,6 +38,9 @@ struct ParameterSpec {
   // cleared.
   bool is_gradient_overwritten = false;
   TensorCut cut = {};  // how the ranks of the tensor axis divide it
+  double lr_scale = 1;  // its learning rate is the run's times this
+  // Never moved: it has neither gradient nor optimizer state. For layers that can_skip_gradients().
+  bool is_frozen = false;
 
   int64_t count() const;
 };
@@ -45,7 +48,8 @@ struct ParameterSpec {
 // Handed to a layer in the order of its parameters().
 using Weights = std::span<const at::Tensor>;
 // Float32; a backward adds to them. What is `fresh` holds nothing yet: a layer whose parameter is
-// is_gradient_overwritten writes it, which spares clearing and reading it.
+// is_gradient_overwritten writes it, which spares clearing and reading it. That of a frozen
+// parameter is undefined: nobody wants it.
 class Gradients {
  public:
   Gradients() = default;
@@ -186,6 +190,12 @@ class Layer {
 
   // Whether backward_weight reads the weights, too. Where not, it may get undefined tensors.
   virtual bool weight_gradient_needs_weights() const { return false; }
+
+  // Whether its parameters may be frozen, each by itself: backward then finds an undefined gradient
+  // for each that is, and computes none. Others are only given gradients that are there.
+  virtual bool can_skip_gradients() const { return false; }
+  // All its parameters are frozen: from here on a forward need keep nothing for their gradients.
+  virtual void freeze() {}
 
   // What backward hands on beside the gradient of the input, for the layer below: where that layer
   // is with another rank, it is sent too. The same for every input.

@@ -100,19 +100,13 @@ class ModuleLayer final : public Layer {
     }
     for (const auto& entry : module_->named_parameters()) {
       const at::Tensor value = entry.value().detach();
-      if (!entry.value().requires_grad()) {
-        throw ConfigError(cat("layer ",
-                              name_,
-                              ": parameter ",
-                              entry.key(),
-                              " requires no gradient; make it a buffer, or let it learn"));
-      }
       module_parameters_.push_back(entry.value());
       specs_.push_back({.name = cat(name_, ".", entry.key()),
                         .shape = value.sizes().vec(),
                         .init = ParameterSpec::Init::Given,
                         .has_weight_decay = value.dim() > 1,
-                        .given = value});  // use() gives the module others
+                        .given = value,  // use() gives the module others
+                        .is_frozen = !entry.value().requires_grad()});
     }
     for (const auto& entry : module_->named_buffers()) {
       if (entry.value().defined()) {
@@ -142,6 +136,14 @@ class ModuleLayer final : public Layer {
     for (size_t i = 0; i < state_.size(); ++i) {
       state_[i].initial = at::Tensor();
       module_buffers_[i].set_data(at::empty({0}, module_buffers_[i].options()));
+    }
+  }
+
+  bool can_skip_gradients() const override { return true; }
+  void freeze() override {
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      module_parameters_[i].set_requires_grad(false);
+      specs_[i].is_frozen = true;
     }
   }
 
@@ -193,7 +195,8 @@ class ModuleLayer final : public Layer {
     const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
-    Tensors sources = module_parameters_;
+    Tensors sources = learning_parameters(gradients);
+    const size_t learning = sources.size();
     for (const at::Tensor& leaf : graph->inputs) {
       if (leaf.requires_grad()) {
         sources.push_back(leaf);
@@ -201,13 +204,13 @@ class ModuleLayer final : public Layer {
     }
     Tensors parts = differentiate(*graph, sources, output_gradient);
     add(parts, gradients);
-    return input_gradients(*graph, std::move(parts), module_parameters_.size());
+    return input_gradients(*graph, std::move(parts), /*first=*/learning);
   }
 
   // Input gradient and weight gradient each walk the graph as far as their own sources: what lies
   // between a parameter and the output is gone through twice.
   Tensors backward_input(Weights weights,
-                         Gradients,
+                         Gradients gradients,
                          const Tensors&,
                          Saved saved,
                          const Tensors& output_gradient,
@@ -216,7 +219,7 @@ class ModuleLayer final : public Layer {
     const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
-    const bool has_weight_gradient = !module_parameters_.empty();
+    const bool has_weight_gradient = !learning_parameters(gradients).empty();
     if (has_weight_gradient) {
       work = {output_gradient, graph};
     }
@@ -233,13 +236,14 @@ class ModuleLayer final : public Layer {
   }
 
   void backward_weight(Weights weights, Gradients gradients, WeightWork work) const override {
-    if (module_parameters_.empty()) {
+    const Tensors sources = learning_parameters(gradients);
+    if (sources.empty()) {
       return;
     }
     const WeightScope own(*this, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(work.graph);
     work.graph.reset();
-    add(differentiate(*graph, module_parameters_, work.tensors), gradients);
+    add(differentiate(*graph, sources, work.tensors), gradients);
   }
 
   // A module does not say what it keeps, so it is run once on zeros and the allocator asked. That is no
@@ -424,11 +428,27 @@ class ModuleLayer final : public Layer {
     });
   }
 
-  static void add(const Tensors& parts, Gradients gradients) {
-    const c10::NoGradGuard no_grad;
+  // Those that somebody wants the gradients of: not frozen.
+  Tensors learning_parameters(const Gradients& gradients) const {
+    Tensors learning;
     for (size_t i = 0; i < gradients.size(); ++i) {
-      if (parts[i].defined()) {
-        gradients[i].add_(parts[i]);
+      if (gradients[i].defined()) {
+        learning.push_back(module_parameters_[i]);
+      }
+    }
+    return learning;
+  }
+
+  // `parts` begins with those of learning_parameters().
+  static void add(const Tensors& parts, const Gradients& gradients) {
+    const c10::NoGradGuard no_grad;
+    size_t next = 0;
+    for (at::Tensor& gradient : gradients) {
+      if (!gradient.defined()) {
+        continue;
+      }
+      if (const at::Tensor& part = parts[next++]; part.defined()) {
+        gradient.add_(part);
       }
     }
   }

@@ -129,10 +129,10 @@ Parameters::Parameters(const Chain& chain,
   layer_gradients_.resize(layer_weights_.size());
   layer_parameters_.resize(layer_weights_.size());
   for (const int64_t layer : part.layers) {
-    collect(layer, chain.layer(layer).parameters());
+    collect(layer, chain.parameters_of(layer));
   }
   if (part.has_loss) {
-    collect(chain.size(), chain.loss().parameters());
+    collect(chain.size(), chain.parameters_of(chain.size()));
   }
   layer_state_.resize(layer_weights_.size());
   for (const int64_t layer : part.layers) {
@@ -240,11 +240,17 @@ int64_t Parameters::flat_elements(const std::vector<ParameterSpec>& specs) {
 }
 
 void Parameters::place(const std::vector<ParameterSpec>& specs) {
-  for (const ParameterSpec& spec : specs) {
-    all_.push_back({.spec = spec, .offset = elements_});
-    index_[spec.name] = all_.size() - 1;
-    count_ += spec.count();
-    elements_ += round_up(spec.count() + spec.padding);
+  for (const bool is_frozen : {false, true}) {
+    for (const ParameterSpec& spec : specs) {
+      if (spec.is_frozen != is_frozen) {
+        continue;
+      }
+      all_.push_back({.spec = spec, .offset = elements_});
+      index_[spec.name] = all_.size() - 1;
+      count_ += spec.count();
+      elements_ += round_up(spec.count() + spec.padding);
+    }
+    num_learning_ = is_frozen ? num_learning_ : all_.size();
   }
   homes_.resize(all_.size());
   for (size_t unit = 0; unit < inventory_.units.size(); ++unit) {
@@ -262,6 +268,9 @@ void Parameters::place_units() {
   int64_t own_first = 0;
   for (size_t number = 0; number < inventory_.units.size(); ++number) {
     PlacedUnit& unit = units_.emplace_back();
+    PENSTOCK_CHECK(number == 0 || inventory_.sizes[number].unit.is_frozen ||
+                       !inventory_.sizes[number - 1].unit.is_frozen,
+                   "a unit that learns comes after a frozen one");
     const plan::UnitStock& here = inventory_.units[number];
     unit.first = first;
     unit.own_first = own_first;
@@ -315,7 +324,8 @@ void Parameters::allocate() {
                  : at::Tensor();
     };
     parameter.weight = view(weights_, parameter.offset);
-    parameter.gradient = view(gradients_, parameter.offset);
+    parameter.gradient =
+        parameter.spec.is_frozen ? at::Tensor() : view(gradients_, parameter.offset);
     parameter.compute = view(compute_, parameter.offset);
     if (float32_.defined() && parameter.spec.is_always_float32) {
       const Home& home = homes_[i];
@@ -327,11 +337,10 @@ void Parameters::allocate() {
 void Parameters::find_segments() {
   if (shard_ == program::Shard::None) {
     for (size_t i = 0; i < all_.size(); ++i) {
-      segments_.push_back({i, 0, all_[i].spec.count(), all_[i].offset});
+      held_segments_.push_back({i, 0, all_[i].spec.count(), all_[i].offset});
     }
-    return;
   }
-  for (size_t i = 0; i < all_.size(); ++i) {
+  for (size_t i = 0; shard_ != program::Shard::None && i < all_.size(); ++i) {
     const Home& home = homes_[i];
     const plan::UnitLayout& layout = inventory_.units[home.unit].layout;
     int64_t own = units_[home.unit].own_first;
@@ -344,9 +353,13 @@ void Parameters::find_segments() {
     const int64_t end =
         std::min(slice + range.slice_count(replica_), home.offset + all_[i].spec.count());
     if (begin < end) {
-      segments_.push_back({i, begin - home.offset, end - begin, own + begin - slice});
+      held_segments_.push_back({i, begin - home.offset, end - begin, own + begin - slice});
     }
   }
+  std::copy_if(held_segments_.begin(),
+               held_segments_.end(),
+               std::back_inserter(segments_),
+               [&](const Segment& segment) { return segment.parameter < num_learning_; });
 }
 
 void Parameters::initialise(uint64_t seed) {
@@ -360,7 +373,7 @@ void Parameters::initialise(uint64_t seed) {
     }
   }
   if (has_own_weights()) {
-    for (const Segment& segment : segments_) {
+    for (const Segment& segment : held_segments_) {
       set_fresh(all_[segment.parameter].spec, seed, segment.first, own_weights(segment));
     }
   } else {
@@ -459,6 +472,10 @@ Tensors Parameters::gradients_in_buckets(
   for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
     const Home& home = homes_[index];
     const ParameterSpec& spec = all_[index].spec;
+    if (spec.is_frozen) {
+      gradients.emplace_back();
+      continue;
+    }
     const int64_t first = unit_layout(static_cast<int64_t>(home.unit)).ranges[home.range].first;
     gradients.push_back(find(static_cast<int64_t>(home.unit))
                             .narrow(0, first + home.offset, spec.count())
@@ -576,6 +593,9 @@ std::vector<uint8_t> Parameters::begin_gradients(int64_t layer, const std::vecto
       continue;
     }
     const Parameter& parameter = all_[indices[i]];
+    if (parameter.spec.is_frozen) {
+      continue;
+    }
     at::Tensor& gradient = layer_gradients_[static_cast<size_t>(layer)][i];
     if (parameter.spec.is_gradient_overwritten) {
       fresh[i] = 1;
@@ -596,7 +616,8 @@ std::vector<uint8_t> Parameters::begin_gradients(int64_t layer, const std::vecto
 std::vector<uint8_t> Parameters::overwritten_gradients(int64_t layer) const {
   std::vector<uint8_t> fresh;
   for (const size_t index : layer_parameters_[static_cast<size_t>(layer)]) {
-    fresh.push_back(all_[index].spec.is_gradient_overwritten ? 1 : 0);
+    const ParameterSpec& spec = all_[index].spec;
+    fresh.push_back(spec.is_gradient_overwritten && !spec.is_frozen ? 1 : 0);
   }
   return fresh;
 }

@@ -1,6 +1,7 @@
 // All parameters of a chain in flat buffers: float32 weights, their gradients and, for a lower
 // compute precision, a copy of the weights in it. Each parameter is a view. Flat buffers make norm,
-// optimizer, sharding and saving single passes.
+// optimizer, sharding and saving single passes. Frozen parameters come last, so that the buffers of
+// gradients and state are shorter and offsets into all of them the same.
 //
 // Where a rank has replicas, they may divide this among themselves (docs/data_parallel.md): of what
 // is sharded a rank has only its shards of each unit (units.h), one after the other, in buffers of
@@ -26,11 +27,11 @@ struct Parameter {
   int64_t offset = 0;  // into the flat buffers, in elements; 64-byte aligned
   // Undefined where the rank does not have it whole.
   at::Tensor weight;    // float32
-  at::Tensor gradient;  // float32
+  at::Tensor gradient;  // float32; undefined where it is frozen
   at::Tensor compute;   // what layers see: the weight itself, or its copy in the compute precision
 };
 
-// A stretch of a parameter that this rank's optimizer moves: all of it, where nothing is sharded.
+// A stretch of a parameter that this rank has in its charge: all of it, where nothing is sharded.
 struct Segment {
   size_t parameter = 0;  // index into Parameters::all()
   int64_t first = 0;     // element of the parameter
@@ -60,6 +61,8 @@ class Parameters {
   Parameters& operator=(const Parameters&) = delete;
 
   const std::vector<Parameter>& all() const { return all_; }
+  // The first of all(): the others are frozen.
+  std::span<const Parameter> learning() const { return std::span(all_).first(num_learning_); }
   const Parameter* find(const std::string& name) const;
   int64_t count() const { return count_; }  // elements, without padding
   at::ScalarType compute_type() const { return compute_type_; }
@@ -74,6 +77,8 @@ class Parameters {
 
   // What this rank's optimizer moves, in the order of all(); and the elements of a state buffer.
   const std::vector<Segment>& segments() const { return segments_; }
+  // These and, after them, those of frozen parameters, which have weights alone.
+  const std::vector<Segment>& held_segments() const { return held_segments_; }
   int64_t state_elements() const { return state_elements_; }
   // Flat float32 views of a segment's weights, and of its gradients once they are complete.
   at::Tensor own_weights(const Segment& segment) const;
@@ -198,6 +203,7 @@ class Parameters {
   device::Device device_;
   at::ScalarType compute_type_;
   std::vector<Parameter> all_;
+  size_t num_learning_ = 0;
   std::map<std::string, size_t> index_;
   int64_t count_ = 0;
   int64_t elements_ = 0;  // of a flat buffer
@@ -207,7 +213,7 @@ class Parameters {
   plan::Inventory inventory_;
   std::vector<PlacedUnit> units_;  // of the inventory; none where there is one replica
   std::vector<Home> homes_;        // of all_; without replicas the unit alone is right
-  std::vector<Segment> segments_;
+  std::vector<Segment> segments_, held_segments_;
   int64_t state_elements_ = 0;
   at::Tensor weights_, gradients_, compute_;
   at::Tensor float32_;                      // sharded: whole parameters that stay float32

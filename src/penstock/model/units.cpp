@@ -6,16 +6,16 @@ namespace penstock::model {
 
 namespace {
 
-const std::vector<ParameterSpec>& specs_of(const Chain& chain, int64_t layer) {
-  return layer == chain.size() ? chain.loss().parameters() : chain.layer(layer).parameters();
-}
-
 const std::string& name_of(const Chain& chain, int64_t layer) {
   return layer == chain.size() ? chain.loss().name() : chain.layer(layer).name();
 }
 
 plan::ParameterSize size_of(const ParameterSpec& spec) {
-  return {spec.name, spec.count(), Parameters::flat_elements({spec}), spec.is_always_float32};
+  return {.name = spec.name,
+          .count = spec.count(),
+          .flat = Parameters::flat_elements({spec}),
+          .is_always_float32 = spec.is_always_float32,
+          .is_frozen = spec.is_frozen};
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ std::vector<plan::LayerSizes> layer_sizes(const Chain& chain) {
   std::vector<plan::LayerSizes> layers;
   for (int64_t layer = 0; layer <= chain.size(); ++layer) {
     plan::LayerSizes& sizes = layers.emplace_back(plan::LayerSizes{name_of(chain, layer)});
-    for (const ParameterSpec& spec : specs_of(chain, layer)) {
+    for (const ParameterSpec& spec : chain.parameters_of(layer)) {
       sizes.parameters.push_back(size_of(spec));
     }
     if (layer < chain.size()) {

@@ -38,7 +38,7 @@ class GpuOptimizer : public Optimizer {
   GpuOptimizer(const config::TrainOptions& train, const model::Parameters& parameters)
       : train_(train), context_(parameters.device().gpu) {
     std::vector<gpu::LambParameter> groups;
-    for (const model::Parameter& parameter : parameters.all()) {
+    for (const model::Parameter& parameter : parameters.learning()) {
       groups.push_back({static_cast<int64_t>(chunks_.size()), 0, parameter.spec.has_weight_decay});
       for (int64_t done = 0; done < parameter.spec.count(); done += gpu::kChunkElements) {
         const int64_t count = std::min(gpu::kChunkElements, parameter.spec.count() - done);
@@ -179,7 +179,7 @@ class GpuOptimizer : public Optimizer {
     }
     const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
     auto* norms = pointer<gpu::GradientState>(norms_of_parameters_);
-    for (const model::Parameter& parameter : parameters.all()) {
+    for (const model::Parameter& parameter : parameters.learning()) {
       gpu::gradient_norm({.gradients = gradients + parameter.offset,
                           .count = parameter.spec.count(),
                           .clip = 0,

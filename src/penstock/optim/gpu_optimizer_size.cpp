@@ -11,7 +11,7 @@ namespace penstock::optim {
 GpuUpdateSizes gpu_update_sizes(const plan::Inventory& inventory) {
   GpuUpdateSizes sizes;
   for (size_t i = 0; i < inventory.units.size(); ++i) {
-    if (!inventory.units[i].is_here) {
+    if (!inventory.units[i].is_here || inventory.sizes[i].unit.is_frozen) {
       continue;
     }
     for (const plan::ParameterSize& parameter : inventory.sizes[i].parameters) {

@@ -23,9 +23,9 @@ namespace {
 // Of the replicas' group; 0 is that of gradients and weights (run/replicas.cpp).
 constexpr int64_t kChannel = 1;
 
-// By their places in the flat buffers.
+// Those that learn, by their places in the flat buffers.
 std::vector<size_t> in_order(const model::Parameters& parameters) {
-  std::vector<size_t> order(parameters.all().size());
+  std::vector<size_t> order(parameters.learning().size());
   for (size_t i = 0; i < order.size(); ++i) {
     order[i] = i;
   }
@@ -208,7 +208,7 @@ std::vector<double> OneBit::take_sketches(model::Parameters& parameters,
   PENSTOCK_CHECK(!form_.reduces, "a program does not reduce gradients that are to be reduced");
   const float* gradients = parameters.flat_gradients().const_data_ptr<float>();
   std::vector<double> own;
-  for (const model::Parameter& parameter : parameters.all()) {
+  for (const model::Parameter& parameter : parameters.learning()) {
     const int64_t count = parameter.spec.count();
     const int64_t chunks = (count + plan::kSliceGrain - 1) / plan::kSliceGrain;
     std::vector<double> sums(static_cast<size_t>(chunks));
@@ -239,7 +239,7 @@ void OneBit::estimate_squares(model::Parameters& parameters, const std::vector<d
   for (size_t i = 0; i < sketches.size(); ++i) {
     totals[i % own] += sketches[i];
   }
-  squares_.assign(parameters.all().size(), {});
+  squares_.assign(parameters.learning().size(), {});
   size_t at = 0;
   for (size_t i = 0; i < squares_.size(); ++i) {
     const size_t end = at + static_cast<size_t>(num_sketches(parameters.all()[i].spec.count()));
@@ -285,7 +285,7 @@ FreezingOneBit::FreezingOneBit(const config::TrainOptions& train,
     : OneBit(train, parameters), freeze_(freeze_step(train)) {}
 
 std::vector<double> OneBit::prepare(model::Parameters& parameters) {
-  sums_.assign(static_cast<size_t>(form_.lengths) * parameters.all().size(), {});
+  sums_.assign(static_cast<size_t>(form_.lengths) * parameters.learning().size(), {});
   if (updated_.was_applied) {
     averaged_ = begin_step(parameters, settings_.rate, gradient_scale());
     is_prepared_ = true;

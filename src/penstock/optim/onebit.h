@@ -112,7 +112,7 @@ class OneBit : public Optimizer {
 
   const int32_t num_replicas_;
   const program::Shard shard_;
-  const int64_t elements_;  // of the whole flat buffers
+  const int64_t elements_;  // of the whole flat buffers of what learns
   const comm::SignBlocks blocks_;
   at::Tensor staging_;
   at::Tensor alive_;          // a bit for each element

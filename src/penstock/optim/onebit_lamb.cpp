@@ -87,7 +87,7 @@ class OneBitLamb final : public FreezingOneBit {
           chunk.has_weight_decay ? settings : without_decay(settings));
       owners[number] = chunk.parameter;
     });
-    const size_t parameter_count = parameters.all().size();
+    const size_t parameter_count = parameters.learning().size();
     sums_.assign(2 * parameter_count, {});
     for (size_t i = 0; i < parts.size(); ++i) {
       sums_[owners[i]].add(parts[i].weights);
@@ -96,7 +96,7 @@ class OneBitLamb final : public FreezingOneBit {
   }
 
   void move_as_lamb(model::Parameters& parameters, const kernels::AdamSettings& settings) {
-    const size_t parameter_count = parameters.all().size();
+    const size_t parameter_count = parameters.learning().size();
     std::vector<Move> moves;
     for (size_t i = 0; i < parameter_count; ++i) {
       const double update = std::sqrt(sums_[parameter_count + i].value());
@@ -110,10 +110,10 @@ class OneBitLamb final : public FreezingOneBit {
                    const kernels::AdamSettings& settings,
                    double gradient_scale) {
     if (freezes_now()) {
-      freeze(parameters.all().size(), static_cast<double>(settings.bias_correction2));
+      freeze(parameters.learning().size(), static_cast<double>(settings.bias_correction2));
     }
     std::vector<Move> moves;
-    for (size_t i = 0; i < parameters.all().size(); ++i) {
+    for (size_t i = 0; i < parameters.learning().size(); ++i) {
       blend(flat(kGradientSquare)[i],
             gradient_scale * gradient_scale * squares()[i].value(),
             train_.beta2);
@@ -178,7 +178,7 @@ class OneBitLamb final : public FreezingOneBit {
       parts[number] = value(chunk);
       owners[number] = chunk.parameter;
     });
-    std::vector<ExactSum> sums(parameters.all().size());
+    std::vector<ExactSum> sums(parameters.learning().size());
     for (size_t i = 0; i < parts.size(); ++i) {
       sums[owners[i]].add(parts[i]);
     }

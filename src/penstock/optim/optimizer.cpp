@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/units.h"
 #include "penstock/kernels/optimizers.h"
 #include "penstock/model/parameters.h"
 #include "penstock/optim/gpu_optimizer.h"
@@ -69,6 +70,11 @@ void for_each_range(model::Parameters& parameters, double gradient_scale, const 
   }
 }
 
+// Of one parameter: the rate of its group.
+float lr_of(const Rate& rate, const model::ParameterSpec& spec) {
+  return static_cast<float>(rate.lr * spec.lr_scale);
+}
+
 }  // namespace
 
 kernels::AdamSettings adam_settings(const config::TrainOptions& train,
@@ -96,19 +102,17 @@ class AdamW final : public Optimizer {
   }
 
   void step(model::Parameters& parameters, const Rate& rate, double gradient_scale) override {
-    const kernels::AdamSettings with_decay = adam_settings(train_, rate, ++steps_done_);
-    kernels::AdamSettings without_decay = with_decay;
-    without_decay.weight_decay = 0;
+    const kernels::AdamSettings usual = adam_settings(train_, rate, ++steps_done_);
     float* mean = state_[0].flat.data_ptr<float>();
     float* mean_square = state_[1].flat.data_ptr<float>();
     for_each_range(
         parameters,
         gradient_scale,
         [&](const model::Parameter& parameter, int64_t first, const kernels::UpdateRange& range) {
-          kernels::adamw_update(range,
-                                mean + first,
-                                mean_square + first,
-                                parameter.spec.has_weight_decay ? with_decay : without_decay);
+          kernels::AdamSettings settings = usual;
+          settings.lr = lr_of(rate, parameter.spec);
+          settings.weight_decay = parameter.spec.has_weight_decay ? usual.weight_decay : 0;
+          kernels::adamw_update(range, mean + first, mean_square + first, settings);
         });
   }
 
@@ -134,7 +138,7 @@ class Sgd final : public Optimizer {
           const double weight_decay = parameter.spec.has_weight_decay ? train_.weight_decay : 0;
           kernels::sgd_update(range,
                               buffer == nullptr ? nullptr : buffer + first,
-                              {static_cast<float>(rate.lr),
+                              {lr_of(rate, parameter.spec),
                                static_cast<float>(momentum),
                                static_cast<float>(weight_decay),
                                train_.nesterov,
@@ -164,7 +168,7 @@ class Lamb final : public Optimizer {
 
   // Where the rank has slices, the ratios need the other ranks' norms: all directions come first.
   std::vector<double> prepare(model::Parameters& parameters) override {
-    norms_.assign(2 * parameters.all().size(), {});
+    norms_.assign(2 * parameters.learning().size(), {});
     if (updated_.was_applied) {
       find_directions(parameters, parameters.segments(), settings_now(), gradient_scale());
     }
@@ -181,13 +185,13 @@ class Lamb final : public Optimizer {
     const std::vector<model::Segment>& segments = parameters.segments();
     if (shard_ != program::Shard::None) {
       PENSTOCK_CHECK(std::exchange(has_lengths_, false), "slices move without all norms");
-      move_segments(parameters, segments, settings);
+      move_segments(parameters, segments, rate);
     } else {
-      norms_.assign(2 * parameters.all().size(), {});
+      norms_.assign(2 * parameters.learning().size(), {});
       for (size_t i = 0; i < segments.size(); ++i) {
         const auto one = std::span(segments).subspan(i, 1);
         find_directions(parameters, one, settings, gradient_scale);
-        move_segments(parameters, one, settings);
+        move_segments(parameters, one, rate);
       }
     }
     ++steps_done_;
@@ -213,14 +217,15 @@ class Lamb final : public Optimizer {
 
   void move_segments(model::Parameters& parameters,
                      std::span<const model::Segment> segments,
-                     const kernels::AdamSettings& settings) {
+                     const Rate& rate) {
     int64_t done = 0;
     for (const model::Segment& segment : segments) {
+      const model::ParameterSpec& spec = parameters.all()[segment.parameter].spec;
       const double weights = norms_[2 * segment.parameter].value();
       const double update = norms_[2 * segment.parameter + 1].value();
-      const bool is_scaled = parameters.all()[segment.parameter].spec.has_weight_decay;
-      const double ratio = is_scaled && weights > 0 && update > 0 ? std::sqrt(weights / update) : 1;
-      const float scaled_rate = static_cast<float>(static_cast<double>(settings.lr) * ratio);
+      const double ratio =
+          spec.has_weight_decay && weights > 0 && update > 0 ? std::sqrt(weights / update) : 1;
+      const float scaled_rate = static_cast<float>(static_cast<double>(lr_of(rate, spec)) * ratio);
       float* values = parameters.own_weights(segment).data_ptr<float>();
       const float* direction = update_.data_ptr<float>() + done;
       at::parallel_for(0, segment.count, kGrain, [&](int64_t begin, int64_t end) {
@@ -275,8 +280,29 @@ class Lamb final : public Optimizer {
 
 }  // namespace
 
+void require_lr_scales(const config::TrainOptions& train,
+                       const model::ParameterSpec& spec,
+                       bool is_gpu) {
+  if (spec.lr_scale == 1 || (!is_gpu && !train.is_one_bit())) {
+    return;
+  }
+  throw ConfigError(cat("parameter ",
+                        spec.name,
+                        " has lr_scale = ",
+                        format_number(spec.lr_scale),
+                        "; train.optimizer = \"",
+                        train.optimizer,
+                        "\"",
+                        is_gpu ? " on a GPU" : "",
+                        " has one learning rate for all: ",
+                        is_gpu ? "train on the CPU" : "take adamw, sgd or lamb"));
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters) {
+  for (const model::Parameter& parameter : parameters.all()) {
+    require_lr_scales(train, parameter.spec, parameters.device().is_gpu());
+  }
   if (parameters.device().is_gpu()) {
     return make_gpu_optimizer(train, parameters);
   }
@@ -348,7 +374,7 @@ double weight_norm(const model::Parameters& parameters) {
     return flat_norm(parameters.flat_weights());
   }
   std::vector<Range> ranges;
-  for (const model::Segment& segment : parameters.segments()) {
+  for (const model::Segment& segment : parameters.held_segments()) {
     ranges.push_back({0, parameters.own_weights(segment).const_data_ptr<float>(), segment.count});
   }
   return norm_of(squares_of(ranges, 1));
@@ -361,7 +387,7 @@ Squares gradient_squares(const model::Parameters& parameters) {
                       parameters.own_gradients(segment).const_data_ptr<float>(),
                       segment.count});
   }
-  return squares_of(ranges, parameters.all().size());
+  return squares_of(ranges, parameters.learning().size());
 }
 
 double norm_of(const Squares& squares) {

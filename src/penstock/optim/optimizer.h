@@ -79,6 +79,12 @@ class Optimizer : public run::Stepper {
 std::unique_ptr<Optimizer> make_optimizer(const config::TrainOptions& train,
                                           const model::Parameters& parameters);
 
+// ConfigError where the optimizer has no rate by itself for the parameter
+// (ParameterSpec::lr_scale).
+void require_lr_scales(const config::TrainOptions& train,
+                       const model::ParameterSpec& spec,
+                       bool is_gpu);
+
 // Its state buffers, zero, as optimizer_size() has them.
 std::vector<StateBuffer> make_state(const config::TrainOptions& train,
                                     const model::Parameters& parameters);

@@ -20,8 +20,9 @@ plan::OptimizerSize onebit_size(const config::TrainOptions& train,
                                 const plan::Inventory& inventory) {
   int64_t blocks = 0;
   for (size_t i = 0; i < inventory.units.size(); ++i) {
+    const bool moves = inventory.units[i].is_here && !inventory.sizes[i].unit.is_frozen;
     for (const plan::ParameterSize& parameter : inventory.sizes[i].parameters) {
-      blocks += inventory.units[i].is_here ? sign_blocks(parameter.count) : 0;
+      blocks += moves ? sign_blocks(parameter.count) : 0;
     }
   }
   const int32_t replicas = inventory.place.replicas;

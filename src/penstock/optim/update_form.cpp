@@ -45,14 +45,15 @@ int64_t join_bytes(int64_t total, int32_t rank, int32_t ranks) {
   return total - own + own * (ranks - 1);
 }
 
-// The rank's parameters by their places in its flat buffers.
+// The rank's parameters that learn, by their places in its flat buffers.
 std::vector<comm::Stretch> stretches_of(const plan::Inventory& inventory) {
   std::vector<comm::Stretch> stretches;
   int64_t first = 0;
   for (size_t unit = 0; unit < inventory.units.size(); ++unit) {
     const plan::UnitStock& here = inventory.units[unit];
     const std::vector<plan::ParameterSize>& parameters = inventory.sizes[unit].parameters;
-    for (size_t i = 0; here.is_here && i < parameters.size(); ++i) {
+    const bool moves = here.is_here && !inventory.sizes[unit].unit.is_frozen;
+    for (size_t i = 0; moves && i < parameters.size(); ++i) {
       stretches.push_back({first + here.layout.offsets[i], parameters[i].count});
     }
     first += here.layout.elements;
@@ -111,7 +112,8 @@ plan::ExchangeBytes exchange_bytes(const plan::Inventory& inventory) {
     bytes.sketches += kDoubleBytes * num_sketches(parameter.count) * others;
   }
   for (const plan::UnitSize& unit : inventory.sizes) {
-    bytes.shared.push_back(unit.unit.is_shared ? kFloatBytes * unit.parameters.front().count : 0);
+    const bool is_added_up = unit.unit.is_shared && !unit.unit.is_frozen;
+    bytes.shared.push_back(is_added_up ? kFloatBytes * unit.parameters.front().count : 0);
   }
   return bytes;
 }

@@ -21,7 +21,7 @@ class ZeroOneAdam final : public OneBit {
       : OneBit(train, parameters), freeze_(var_freeze_step(train)) {
     if (num_replicas() > 1 && train.local_step_clipper > 1) {
       PENSTOCK_CHECK(parameters.shard() == program::Shard::None, "local steps of shards");
-      start_ = at::zeros_like(parameters.flat_weights());
+      start_ = at::zeros_like(parameters.flat_gradients());
     }
   }
 
@@ -79,7 +79,7 @@ class ZeroOneAdam final : public OneBit {
   // A step of this replica by itself.
   void move_alone(model::Parameters& parameters, const kernels::AdamSettings& settings) {
     if (!are_apart_) {
-      start_.copy_(parameters.flat_weights());
+      start_.copy_(parameters.flat_weights().narrow(0, 0, start_.numel()));
       rate_sum_ = 0;
       decay_product_ = 1;
     }

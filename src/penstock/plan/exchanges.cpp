@@ -78,10 +78,14 @@ class RankExchanges {
     instruction.sent_bytes = bytes;
     emit(std::move(instruction));
   }
+  // Of what moves.
   std::vector<ValueId> held(ValueKind kind) const {
     std::vector<ValueId> found;
     for (const ValueId id : before_.persistent) {
-      if (before_.value(id).kind == kind) {
+      const program::Value& value = before_.value(id);
+      const bool is_frozen = program::info_of(kind).has_unit &&
+                             program_.units[static_cast<size_t>(value.unit)].is_frozen;
+      if (value.kind == kind && !is_frozen) {
         found.push_back(id);
       }
     }

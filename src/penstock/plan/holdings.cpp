@@ -222,7 +222,8 @@ class RankHolding {
         const std::vector<ValueId> visible = visible_weights(unit);
         instruction.reads.insert(instruction.reads.end(), visible.begin(), visible.end());
       }
-      const bool adds = instruction.op != Op::Forward && !program_.is_evaluation();
+      const bool adds = instruction.op != Op::Forward && !program_.is_evaluation() &&
+                        !program_.units[static_cast<size_t>(unit)].is_frozen;
       if (adds && program_.keeps_gradients()) {
         change_gradient(instruction, unit, layer);
       }

@@ -40,15 +40,17 @@ UnitStock stock_of(const UnitSize& size, const RankPlace& place) {
   const int64_t slices = is_sharded ? stock.layout.slice_count(place.replica) : whole;
   const bool has_whole_gradients = place.has_whole_gradients();
   stock.weights = place.has_whole_weights() ? whole : slices;
-  stock.gradients = has_whole_gradients ? whole : slices;
-  stock.state = slices;
+  if (!size.unit.is_frozen) {
+    stock.gradients = has_whole_gradients ? whole : slices;
+    stock.state = slices;
+  }
   if (!place.compute_is_float32 && place.shard != Shard::Parameters) {
     stock.compute = whole;
     for (const UnitRange& range : stock.layout.ranges) {
       stock.whole_float32 += range.is_float32 && is_sharded ? range.count : 0;
     }
   }
-  if (size.unit.is_shared) {
+  if (size.unit.is_shared && !size.unit.is_frozen) {
     const int64_t count = size.parameters.front().count;
     stock.shared_count = has_whole_gradients && !is_sharded
                              ? count
@@ -96,7 +98,7 @@ UnitStock Inventory::total() const {
 int64_t Inventory::state_elements(const StateSize& state) const {
   int64_t sum = state.layout == StateSize::Layout::Other ? state.elements : 0;
   for (size_t i = 0; i < units.size(); ++i) {
-    if (!units[i].is_here) {
+    if (!units[i].is_here || sizes[i].unit.is_frozen) {
       continue;
     }
     switch (state.layout) {
@@ -147,6 +149,9 @@ RankHoldings holdings_of(const Inventory& inventory,
       add(ValueKind::Compute,
           compute_bytes * stock.compute + kFloatBytes * stock.whole_float32,
           /*is_whole=*/true);
+    }
+    if (inventory.sizes[i].unit.is_frozen) {
+      continue;
     }
     const bool has_whole_gradients = inventory.place.has_whole_gradients();
     add(ValueKind::GradientSum, kFloatBytes * stock.gradients, has_whole_gradients);

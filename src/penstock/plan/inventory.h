@@ -53,8 +53,9 @@ struct UnitStock {
   int64_t weights = 0;        // float32: whole, or the slices of the rank
   int64_t compute = 0;        // what layers see in a lower precision, whole
   int64_t whole_float32 = 0;  // of parameters that layers see in float32 beside those
-  int64_t gradients = 0;      // float32: whole, or the slices
-  int64_t state = 0;          // of each state buffer of layout Slices
+  // Of what is frozen: nothing.
+  int64_t gradients = 0;                            // float32: whole, or the slices
+  int64_t state = 0;                                // of each state buffer of layout Slices
   std::vector<std::pair<int32_t, int64_t>> shares;  // by layer
   int64_t shared_count = 0;  // of the rank's gradient, without padding: what other stages add
 };

@@ -22,9 +22,10 @@ std::map<std::string, std::vector<int32_t>> users_of(const std::vector<LayerSize
   return users;
 }
 
-UnitSize empty_unit(const std::string& name) {
+UnitSize empty_unit(const std::string& name, bool is_frozen) {
   UnitSize made;
   made.unit.name = name;
+  made.unit.is_frozen = is_frozen;
   return made;
 }
 
@@ -40,51 +41,65 @@ class UnitMaker {
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       add_layer(static_cast<int32_t>(layer));
     }
-    for (UnitSize& unit : units_) {
-      std::stable_partition(unit.parameters.begin(),
-                            unit.parameters.end(),
-                            [](const ParameterSize& size) { return !size.is_always_float32; });
-      if (unit.unit.layers.size() > 1) {
-        unit.unit.name =
-            cat(unit.unit.name, " to ", layers_[static_cast<size_t>(unit.unit.layers.back())].name);
+    std::vector<UnitSize> all;
+    for (Made* made : {&learning_, &frozen_}) {
+      for (UnitSize& unit : made->units) {
+        std::stable_partition(unit.parameters.begin(),
+                              unit.parameters.end(),
+                              [](const ParameterSize& size) { return !size.is_always_float32; });
+        if (unit.unit.layers.size() > 1) {
+          unit.unit.name = cat(
+              unit.unit.name, " to ", layers_[static_cast<size_t>(unit.unit.layers.back())].name);
+        }
       }
+      std::move(made->units.begin(), made->units.end(), std::back_inserter(all));
+      std::move(made->shared.begin(), made->shared.end(), std::back_inserter(all));
     }
-    units_.insert(units_.end(), shared_.begin(), shared_.end());
-    for (UnitSize& unit : units_) {
+    for (UnitSize& unit : all) {
       finish(unit);
     }
-    return std::move(units_);
+    return all;
   }
 
  private:
+  // Units of what learns, or of what is frozen.
+  struct Made {
+    std::vector<UnitSize> units, shared;
+    bool is_open = false;
+    int64_t bytes = 0;  // of the open unit
+  };
+
   void add_layer(int32_t layer) {
     const LayerSizes& sizes = layers_[static_cast<size_t>(layer)];
     const bool is_loss = layer + 1 == static_cast<int32_t>(layers_.size());
     const bool begins_stage =
         !is_loss && std::find(cuts_.begin(), cuts_.end(), layer) != cuts_.end();
-    is_open_ = is_open_ && !begins_stage && bytes_ < least_bytes_;
+    for (Made* made : {&learning_, &frozen_}) {
+      made->is_open = made->is_open && !begins_stage && made->bytes < least_bytes_;
+    }
     for (const ParameterSize& parameter : sizes.parameters) {
       if (!seen_.insert(parameter.name).second) {
         continue;
       }
+      Made& made = parameter.is_frozen ? frozen_ : learning_;
       if (const std::vector<int32_t>& users = users_.at(parameter.name); users.size() > 1) {
-        UnitSize& unit = shared_.emplace_back(empty_unit(parameter.name));
+        UnitSize& unit = made.shared.emplace_back(empty_unit(parameter.name, parameter.is_frozen));
         unit.parameters = {parameter};
         unit.unit.layers = users;
         unit.unit.is_shared = true;
         continue;
       }
-      if (!is_open_) {
-        units_.push_back(empty_unit(sizes.name));
-        is_open_ = true;
-        bytes_ = 0;
+      if (!made.is_open) {
+        made.units.push_back(empty_unit(sizes.name, parameter.is_frozen));
+        made.is_open = true;
+        made.bytes = 0;
       }
-      UnitSize& unit = units_.back();
+      UnitSize& unit = made.units.back();
       if (unit.unit.layers.empty() || unit.unit.layers.back() != layer) {
         unit.unit.layers.push_back(layer);
       }
       unit.parameters.push_back(parameter);
-      bytes_ += 4 * parameter.count;
+      made.bytes += 4 * parameter.count;
     }
   }
 
@@ -100,22 +115,31 @@ class UnitMaker {
     for (const ParameterSize& parameter : unit.parameters) {
       unit.unit.elements += parameter.flat;
     }
+    if (unit.unit.is_frozen) {
+      unit.unit.name += " (frozen)";
+    }
   }
 
   const std::vector<LayerSizes>& layers_;
   const std::vector<int32_t>& cuts_;
   const int64_t least_bytes_;
   const std::map<std::string, std::vector<int32_t>> users_;
-  std::vector<UnitSize> units_, shared_;
+  Made learning_, frozen_;
   std::set<std::string> seen_;
-  bool is_open_ = false;
-  int64_t bytes_ = 0;  // of the open unit
 };
 
 }  // namespace
 
 int64_t ModelSizes::num_parameters() const {
-  return static_cast<int64_t>(users_of(layers).size());
+  std::set<std::string> learning;
+  for (const LayerSizes& layer : layers) {
+    for (const ParameterSize& parameter : layer.parameters) {
+      if (!parameter.is_frozen) {
+        learning.insert(parameter.name);
+      }
+    }
+  }
+  return static_cast<int64_t>(learning.size());
 }
 
 int64_t ModelSizes::copy_bytes(const std::vector<int32_t>& of_layers, int64_t block_bytes) const {

@@ -36,14 +36,15 @@ struct ModelSizes {
   int32_t num_layers() const {
     return static_cast<int32_t>(layers.size()) - 1;
   }                                // without the loss
-  int64_t num_parameters() const;  // each counts once, whoever shares it
+  int64_t num_parameters() const;  // that learn; each counts once, whoever shares it
   // What a copy of the weights of these layers takes, in blocks of so many bytes.
   int64_t copy_bytes(const std::vector<int32_t>& of_layers, int64_t block_bytes) const;
 };
 
 // Of a chain whose stages begin with the layers `cuts` (and end with their number). Consecutive
 // layers of a stage are one unit until it has `least_bytes` of float32; 0: each layer is one. A
-// parameter that several layers share is a unit by itself.
+// parameter that several layers share is a unit by itself. What is frozen has units of its own,
+// after those of all that learns.
 std::vector<UnitSize> make_units(const std::vector<LayerSizes>& layers,
                                  const std::vector<int32_t>& cuts,
                                  int64_t least_bytes);

@@ -93,6 +93,12 @@ class StageSharding {
   const std::vector<int32_t>& units_of(const Instruction& work) const {
     return units_of_[static_cast<size_t>(layer_of(work))];
   }
+  // Those of it that have gradients.
+  std::vector<int32_t> learning_units_of(const Instruction& work) const {
+    std::vector<int32_t> units = units_of(work);
+    std::erase_if(units, [&](int32_t unit) { return cost(unit).unit.is_frozen; });
+    return units;
+  }
   const UnitCost& cost(int32_t unit) const { return sharding_.units[static_cast<size_t>(unit)]; }
 
   ValueId make(ValueKind kind, int32_t unit, int32_t micro_batch, int64_t bytes) {
@@ -186,7 +192,7 @@ class StageSharding {
     std::map<int32_t, size_t> last;
     for (size_t i = 0; i < work_.size(); ++i) {
       if (work_[i].op != Op::Forward && work_[i].op != Op::BackwardInput) {
-        for (const int32_t unit : units_of(work_[i])) {
+        for (const int32_t unit : learning_units_of(work_[i])) {
           last[unit] = i;
         }
       }
@@ -215,7 +221,7 @@ class StageSharding {
 
   std::vector<ValueId> make_buckets(Instruction& work) {
     std::vector<ValueId> buckets;
-    for (const int32_t unit : units_of(work)) {
+    for (const int32_t unit : learning_units_of(work)) {
       const int64_t bytes = cost(unit).bucket_bytes;
       buckets.push_back(make(ValueKind::Bucket, unit, work.micro_batch, bytes));
       work.makes.push_back(buckets.back());
@@ -225,7 +231,7 @@ class StageSharding {
   }
 
   void reduce_and_drop(size_t work, const std::vector<ValueId>& buckets) {
-    const std::vector<int32_t>& units = units_of(work_[work]);
+    const std::vector<int32_t> units = learning_units_of(work_[work]);
     for (size_t i = 0; i < buckets.size(); ++i) {
       add_reduce(gaps_[work + 1], units[i], work_[work].micro_batch, {buckets[i]});
     }
@@ -274,7 +280,7 @@ class StageSharding {
   void gather_moved() {
     std::vector<bool> is_own(sharding_.units.size(), false);
     for (const Instruction& work : work_) {
-      for (const int32_t unit : units_of(work)) {
+      for (const int32_t unit : learning_units_of(work)) {
         is_own[static_cast<size_t>(unit)] = true;
       }
     }

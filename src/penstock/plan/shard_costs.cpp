@@ -30,7 +30,11 @@ class Additions {
   int64_t buckets(int32_t layer) const {
     const bool has_buckets =
         sharding_.shard == Shard::Gradients || sharding_.shard == Shard::Parameters;
-    return has_buckets ? sum(layer, &UnitCost::bucket_bytes) : 0;
+    int64_t all = 0;
+    for (const int32_t unit : units_of(layer)) {
+      all += has_buckets && !cost(unit).unit.is_frozen ? cost(unit).bucket_bytes : 0;
+    }
+    return all;
   }
 
  private:
@@ -39,13 +43,10 @@ class Additions {
            (rank_of_.empty() ||
             rank_of_[static_cast<size_t>(layer)] == rank_of_[static_cast<size_t>(other)]);
   }
-  int64_t sum(int32_t layer, int64_t UnitCost::*bytes) const {
-    int64_t all = 0;
-    for (const int32_t unit : units_of_[static_cast<size_t>(layer)]) {
-      all += sharding_.units[static_cast<size_t>(unit)].*bytes;
-    }
-    return all;
+  const std::vector<int32_t>& units_of(int32_t layer) const {
+    return units_of_[static_cast<size_t>(layer)];
   }
+  const UnitCost& cost(int32_t unit) const { return sharding_.units[static_cast<size_t>(unit)]; }
 
   bool needs_weights(int32_t layer, program::Op op) const {
     const std::vector<int32_t>& units = units_of_[static_cast<size_t>(layer)];
@@ -66,7 +67,13 @@ class Additions {
     return most;
   }
 
-  int64_t gathered(int32_t layer) const { return sum(layer, &UnitCost::gathered_bytes); }
+  int64_t gathered(int32_t layer) const {
+    int64_t all = 0;
+    for (const int32_t unit : units_of(layer)) {
+      all += cost(unit).gathered_bytes;
+    }
+    return all;
+  }
   int64_t neighbours_weights(int32_t layer) const {
     int64_t most = 0;
     for (const int32_t other : {layer - 1, layer + 1}) {

@@ -15,6 +15,7 @@ struct ParameterSize {
   int64_t count = 0;               // elements
   int64_t flat = 0;                // that it takes in a flat buffer, padding included
   bool is_always_float32 = false;  // layers see it in float32 whatever the compute precision
+  bool is_frozen = false;          // never moved
 };
 
 struct UnitSize {

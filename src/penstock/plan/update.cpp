@@ -60,8 +60,9 @@ class RankUpdates {
       } else if (value.kind == ValueKind::LayerState) {
         layer_state_.push_back(id);
         layer_state_bytes_ += value.bytes / 2;  // of one of its two copies
-      } else if (value.kind == ValueKind::Master || value.kind == ValueKind::Compute ||
-                 value.kind == ValueKind::State) {
+      } else if ((value.kind == ValueKind::Master || value.kind == ValueKind::Compute ||
+                  value.kind == ValueKind::State) &&
+                 !program.units[static_cast<size_t>(value.unit)].is_frozen) {
         moves_[value.unit].push_back(id);
       }
     }

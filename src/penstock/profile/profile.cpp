@@ -323,7 +323,7 @@ class Profiler {
   model::Tensors input_of(const LayerMeasured& layer) const { return inputs_at(layer.index); }
   model::Pass pass_of(const LayerMeasured& layer) const {
     return {.layer = layer.index,
-            .wanted = model::wanted_gradients(edges_, layer.index),
+            .wanted = model::wanted_gradients(edges_, shapes_, layer.index),
             .state = &states_[static_cast<size_t>(layer.index)]};
   }
   // As the executor does with them: what is carried is added up in storage of its own.
@@ -398,7 +398,7 @@ void Profiler::find_kinds() {
     for (const model::TensorShape& shape : inputs) {
       sizes.push_back(shape.sizes);
     }
-    const std::string kind = layer.kind().empty() ? cat("only ", i) : layer.kind();
+    const std::string kind = chain_.kind_of(i).empty() ? cat("only ", i) : chain_.kind_of(i);
     const auto [place, is_new] = known.emplace(std::pair(kind, sizes), layers_.size());
     if (is_new) {
       layers_.push_back({.index = i, .inputs = inputs, .outputs = outputs});
@@ -532,11 +532,17 @@ void Profiler::measure_loss() {
   });
 }
 
-int64_t own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
-                            std::set<std::string>& counted) {
-  int64_t bytes = 0;
+struct ParameterBytes {
+  int64_t all = 0, learning = 0;
+};
+
+ParameterBytes own_parameter_bytes(const std::vector<model::ParameterSpec>& specs,
+                                   std::set<std::string>& counted) {
+  ParameterBytes bytes;
   for (const model::ParameterSpec& spec : specs) {
-    bytes += counted.insert(spec.name).second ? 4 * spec.count() : 0;
+    const int64_t own = counted.insert(spec.name).second ? 4 * spec.count() : 0;
+    bytes.all += own;
+    bytes.learning += spec.is_frozen ? 0 : own;
   }
   return bytes;
 }
@@ -586,7 +592,7 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
   const int64_t made = output + carried_bytes(index);
   plan::LayerCost cost{
       .name = layer.name(),
-      .kind = layer.kind(),
+      .kind = chain_.kind_of(index),
       .input_bytes = tuple_bytes(index),
       .output_bytes = output,
       .forward_s = measured.dropping.timings.median(),
@@ -610,7 +616,9 @@ plan::LayerCost Profiler::layer_cost(int64_t index, std::set<std::string>& count
     cost.weight_state_bytes = measured.weight_bytes;
     cost.weight_extra_bytes = measured.backward_weight.working_bytes;
   }
-  cost.parameter_bytes = cost.gradient_bytes = own_parameter_bytes(layer.parameters(), counted);
+  const ParameterBytes bytes = own_parameter_bytes(chain_.parameters_of(index), counted);
+  cost.parameter_bytes = bytes.all;
+  cost.gradient_bytes = bytes.learning;
   return cost;
 }
 
@@ -620,13 +628,13 @@ plan::CostTable Profiler::table(bool has_step) const {
   for (int64_t i = 0; i < chain_.size(); ++i) {
     table.layers.push_back(layer_cost(i, counted));
   }
-  const int64_t bytes = own_parameter_bytes(chain_.loss().parameters(), counted);
+  const ParameterBytes bytes = own_parameter_bytes(chain_.loss().parameters(), counted);
   table.loss = {.name = chain_.loss().name(),
                 .seconds = loss_.timings.median(),
                 .extra_bytes = std::max<int64_t>(
                     0, loss_.working_bytes - table.layers.back().output_gradient()),
-                .parameter_bytes = bytes,
-                .gradient_bytes = bytes};
+                .parameter_bytes = bytes.all,
+                .gradient_bytes = bytes.learning};
   for (const at::Tensor& targets : targets_) {
     table.target_bytes += held_bytes(static_cast<int64_t>(targets.nbytes()));
   }

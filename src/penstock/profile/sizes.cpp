@@ -65,7 +65,7 @@ plan::CostTable sizes_of(const model::Chain& chain,
     }
     table.layers.push_back(
         {.name = layer.name(),
-         .kind = layer.kind(),
+         .kind = chain.kind_of(i),
          .input_bytes = tuple_bytes(shapes.edges[at], device, /*of_gradients=*/false),
          .output_bytes = output,
          .modes = {{.name = layer.save_modes().front().name,

@@ -76,7 +76,9 @@ struct Unit {
   // Of them, those that need them for the weight gradient too, where that is computed apart.
   std::vector<int32_t> weight_too = {};
   bool is_shared = false;  // all of its layers use the same parameters
-  int64_t elements = 0;    // 0: not known
+  // Never moved: work at its layers reads it, and it has neither gradient nor state.
+  bool is_frozen = false;
+  int64_t elements = 0;  // 0: not known
 
   // Whether work at a layer of it needs its weights.
   bool is_needed_for(Op op, int32_t layer) const;

@@ -98,6 +98,7 @@ std::string print_unit(const Unit& unit) {
     out += cat(",\"weight\":", numbers_json(spell_numbers(unit.weight_too)).dump());
   }
   out += unit.is_shared ? ",\"shared\":true" : "";
+  out += unit.is_frozen ? ",\"frozen\":true" : "";
   out += unit.elements > 0 ? cat(",\"elements\":", unit.elements) : "";
   return out + "}";
 }
@@ -310,7 +311,8 @@ class JsonParser {
   }
 
   void read_unit(const json& unit) {
-    check_keys("a unit", unit, {"name", "layers", "forward", "weight", "shared", "elements"});
+    check_keys(
+        "a unit", unit, {"name", "layers", "forward", "weight", "shared", "frozen", "elements"});
     ProgramReader::UnitWords words{.layers = numbers("layers", unit)};
     if (unit.contains("forward")) {
       words.forward_only = numbers("forward", unit);
@@ -319,6 +321,7 @@ class JsonParser {
       words.weight_too = numbers("weight", unit);
     }
     words.is_shared = unit.contains("shared") && flag("shared", unit);
+    words.is_frozen = unit.contains("frozen") && flag("frozen", unit);
     if (unit.contains("elements")) {
       words.elements = number("elements", member(unit, "elements"));
     }

@@ -185,6 +185,7 @@ void ProgramReader::read_unit(const std::string& name, const UnitWords& words) {
                             .forward_only = layer_list("a unit's layers", words.forward_only),
                             .weight_too = layer_list("a unit's layers", words.weight_too),
                             .is_shared = words.is_shared,
+                            .is_frozen = words.is_frozen,
                             .elements = bytes("elements", words.elements)});
 }
 

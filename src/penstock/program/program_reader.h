@@ -66,6 +66,7 @@ class ProgramReader {
   struct UnitWords {
     std::vector<std::string> layers, forward_only, weight_too;
     bool is_shared = false;
+    bool is_frozen = false;
     std::string elements = "0";
   };
   void read_unit(const std::string& name, const UnitWords& words);  // after layers

@@ -108,6 +108,7 @@ std::string print_unit(const Unit& unit) {
     out += cat(" weight=", print_list(spell_numbers(unit.weight_too)));
   }
   out += unit.is_shared ? " shared=yes" : "";
+  out += unit.is_frozen ? " frozen=yes" : "";
   out += unit.elements > 0 ? cat(" elements=", unit.elements) : "";
   return out;
 }
@@ -391,7 +392,7 @@ class TextParser {
 
   void read_unit(const Words& words) {
     constexpr const char* example =
-        "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes elements=64";
+        "unit 0 \"name\" layers=0,1 forward=0 weight=1 shared=yes frozen=yes elements=64";
     require_form(words, form_of_options(words), example);
     advance("unit", part_ >= Part::Layers && part_ <= Part::Units, Part::Units);
     reader_.check_number("unit", words[1], reader_.program().units.size());
@@ -413,6 +414,12 @@ class TextParser {
         reader_.fail_unknown("shared", *shared, {"yes"});
       }
       unit.is_shared = true;
+    }
+    if (const auto frozen = options.take("frozen")) {
+      if (*frozen != "yes") {
+        reader_.fail_unknown("frozen", *frozen, {"yes"});
+      }
+      unit.is_frozen = true;
     }
     unit.elements = std::string(options.take("elements").value_or("0"));
     if (!options.is_done()) {

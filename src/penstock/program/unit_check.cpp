@@ -98,12 +98,14 @@ void UnitCheck::find_holdings() {
   for (size_t i = 0; i < holdings_.size(); ++i) {
     const Holding& held = holdings_[i];
     const auto number = static_cast<int32_t>(i);
-    if (held.is_own && (held.master == kNone || held.sum == kNone || held.state == kNone)) {
+    if (held.is_own && unit(number).is_frozen) {
+      check_frozen(number);
+    } else if (held.is_own && (held.master == kNone || held.sum == kNone || held.state == kNone)) {
       lives_.refuse("the rank works at ",
                     unit(number).name,
                     " and does not hold its weights, gradient and state");
     }
-    if (held.is_own) {
+    if (held.is_own && !unit(number).is_frozen) {
       check_forms(number);
     }
     if (held.ranks.size() > 1 && !unit(number).is_shared) {
@@ -116,6 +118,44 @@ void UnitCheck::find_holdings() {
         lives_.refuse(lives_.name(share), " is a share of what no layers share");
       }
     }
+  }
+}
+
+// Of what never moves there are weights alone. How replicas divide them: unit_check_division.cpp.
+void UnitCheck::check_frozen(int32_t number) const {
+  const Holding& held = holding(number);
+  if (held.master == kNone) {
+    lives_.refuse(
+        "the rank works at frozen unit ", unit(number).name, " and does not hold its weights");
+  }
+  std::vector<ValueId> others{held.sum, held.state};
+  for (const auto& [layer, share] : held.shares) {
+    others.push_back(share);
+  }
+  for (const ValueId id : others) {
+    if (id != kNone) {
+      lives_.refuse("the rank holds ",
+                    lives_.name(id),
+                    ", and ",
+                    unit(number).name,
+                    " is frozen: it has neither gradient nor state");
+    }
+  }
+  if (held.compute != kNone) {
+    check_copy(held);
+  }
+  const bool is_seen = held.compute == kNone && program_.shard != Shard::Parameters;
+  if (is_seen && !lives_.value(held.master).slices.empty()) {
+    lives_.refuse(lives_.name(held.master), " has slices; it is there whole");
+  }
+}
+
+void UnitCheck::check_copy(const Holding& held) const {
+  if (!lives_.value(held.compute).slices.empty()) {
+    lives_.refuse(lives_.name(held.compute), " has slices; it is there whole");
+  }
+  if (program_.shard == Shard::Parameters) {
+    lives_.refuse(lives_.name(held.compute), " is a copy of what layers see gathered");
   }
 }
 
@@ -132,14 +172,11 @@ void UnitCheck::check_forms(int32_t number) const {
   };
   const std::vector<Slice> whole;
   if (held.compute != kNone) {
-    require_slices(held.compute, whole);
+    check_copy(held);
   }
   require_slices(held.sum, program_.keeps_gradients() ? whole : own);
   for (const auto& [layer, share] : held.shares) {
     require_slices(share, program_.keeps_gradients() ? whole : own);
-  }
-  if (held.compute != kNone && program_.shard == Shard::Parameters) {
-    lives_.refuse(lives_.name(held.compute), " is a copy of what layers see gathered");
   }
   // Layers see weights that are whole: the copy, or the master itself.
   const bool may_be_whole = program_.shard != Shard::Parameters;
@@ -169,6 +206,12 @@ int32_t UnitCheck::only_unit(const Instruction& instruction) const {
     lives_.refuse("the rank runs no layer of it");
   }
   return number;
+}
+
+void UnitCheck::refuse_frozen(int32_t number) const {
+  if (unit(number).is_frozen) {
+    lives_.refuse(unit(number).name, " is frozen: it has neither gradient nor state");
+  }
 }
 
 void UnitCheck::require_read(const Instruction& instruction, ValueId id) const {
@@ -240,7 +283,8 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
     if (unit(number).is_needed_for(instruction.op, layer)) {
       extra.reads += check_weights(instruction, number, reads_copy);
     }
-    const bool touches_gradient = instruction.op != Op::Forward && !program_.is_evaluation();
+    const bool touches_gradient =
+        instruction.op != Op::Forward && !program_.is_evaluation() && !unit(number).is_frozen;
     if (!touches_gradient) {
       continue;
     }
@@ -275,9 +319,11 @@ RankLives::Counts UnitCheck::check_work(const Instruction& instruction,
   return extra;
 }
 
-// A step may move some units of the rank, and the next step the others.
+// A step may move some units of the rank, and the next step the others. What is frozen is the same
+// in every version.
 std::optional<int32_t> UnitCheck::version_of(int32_t layer) const {
-  const std::vector<int32_t>& units = units_of(layer);
+  std::vector<int32_t> units = units_of(layer);
+  std::erase_if(units, [&](int32_t number) { return unit(number).is_frozen; });
   for (const int32_t number : units) {
     if (holding(number).steps != holding(units[0]).steps) {
       lives_.refuse("works with the weights of ",
@@ -304,7 +350,7 @@ void UnitCheck::check_stash(const Instruction& instruction) const {
   size_t reads = 0;
   for (size_t i = 0; i < holdings_.size(); ++i) {
     if (holdings_[i].is_own) {
-      if (holdings_[i].steps != update_) {
+      if (holdings_[i].steps != update_ && !program_.units[i].is_frozen) {
         lives_.refuse("copies the weights of ",
                       program_.units[i].name,
                       " after ",

@@ -88,10 +88,14 @@ class UnitCheck {
   bool works_at(int32_t layer) const { return works_at_[static_cast<size_t>(layer)] != 0; }
   void find_holdings();
   void check_forms(int32_t number) const;
+  void check_frozen(int32_t number) const;
+  void check_copy(const Holding& held) const;
   void find_ranks();
   bool is_sharded(int32_t number) const;  // each replica moves slices of it
   bool meets_replicas() const;
+  bool moves(int32_t number) const { return holding(number).is_own && !unit(number).is_frozen; }
   int32_t only_unit(const Instruction& instruction) const;
+  void refuse_frozen(int32_t number) const;
   std::vector<ValueId> visible_weights(int32_t number) const;
   void require_read(const Instruction& instruction, ValueId id) const;
   void require_change(const Instruction& instruction, ValueId id, bool sets) const;

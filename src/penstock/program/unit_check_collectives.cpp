@@ -44,6 +44,9 @@ void UnitCheck::check_gather(const Instruction& instruction) {
   if (instruction.micro_batch != -1) {
     lives_.refuse("it is of all micro-batches, and names one");
   }
+  if (unit(number).is_frozen) {
+    lives_.refuse(unit(number).name, " is frozen: no replica moves it, and all have all of it");
+  }
   if (!held.is_partial) {
     lives_.refuse(held.steps == 0
                       ? "comes before the step; until then every replica has all weights"
@@ -60,6 +63,7 @@ void UnitCheck::check_gather(const Instruction& instruction) {
 
 void UnitCheck::check_reduce(const Instruction& instruction) {
   const int32_t number = only_unit(instruction);
+  refuse_frozen(number);
   const auto index = static_cast<size_t>(instruction.group);
   if (index >= program_.groups.size()) {
     lives_.refuse("there is no group ", instruction.group);

@@ -10,14 +10,22 @@
 
 namespace penstock::program {
 
-const std::vector<Slice>* owned_slices(const RankProgram& rank, int32_t unit) {
+namespace {
+
+const std::vector<Slice>* held_slices(const RankProgram& rank, ValueKind kind, int32_t unit) {
   for (const ValueId id : rank.persistent) {
-    if (id >= 0 && static_cast<size_t>(id) < rank.values.size() &&
-        rank.value(id).kind == ValueKind::State && rank.value(id).unit == unit) {
+    if (id >= 0 && static_cast<size_t>(id) < rank.values.size() && rank.value(id).kind == kind &&
+        rank.value(id).unit == unit) {
       return &rank.value(id).slices;
     }
   }
   return nullptr;
+}
+
+}  // namespace
+
+const std::vector<Slice>* owned_slices(const RankProgram& rank, int32_t unit) {
+  return held_slices(rank, ValueKind::State, unit);
 }
 
 namespace {
@@ -55,20 +63,40 @@ std::string wrong_layers(const Program& program, const Unit& unit) {
   return "";
 }
 
-// Where replicas divide a unit, each element is moved by one of them.
+// Where replicas divide a unit, each element is moved by one of them; of a frozen one, each element
+// is at one of them.
 std::string wrong_slices(const Program& program, int32_t number) {
   const Unit& unit = program.units[static_cast<size_t>(number)];
+  const ValueKind owned = unit.is_frozen ? ValueKind::Master : ValueKind::State;
+  const std::string name = cat(unit.is_frozen ? "frozen unit " : "unit ", unit.name);
   for (int32_t first = 0; first < program.mesh.ranks(); ++first) {
     if (program.replica_of(first) != 0) {
       continue;
     }
     std::vector<Slice> all;
     bool is_held = false;
-    for (const int32_t rank : comm::members(program.mesh, comm::along(comm::Axis::Data), first)) {
-      const auto* own = owned_slices(program.ranks[static_cast<size_t>(rank)], number);
+    const std::vector<int32_t> replicas =
+        comm::members(program.mesh, comm::along(comm::Axis::Data), first);
+    const auto has_slices = [&](int32_t rank) {
+      const auto* own = held_slices(program.ranks[static_cast<size_t>(rank)], owned, number);
+      return own != nullptr && !own->empty();
+    };
+    // Weights that do not move may be whole at every replica.
+    const bool may_be_whole = unit.is_frozen && program.shard != Shard::Parameters &&
+                              std::none_of(replicas.begin(), replicas.end(), has_slices);
+    if (may_be_whole) {
+      continue;
+    }
+    for (const int32_t rank : replicas) {
+      const auto* own = held_slices(program.ranks[static_cast<size_t>(rank)], owned, number);
       is_held = is_held || own != nullptr;
       if (own != nullptr && own->empty() && program.shard != Shard::None) {
-        return cat("rank ", rank, " moves all of unit ", unit.name, ", which replicas divide");
+        return cat("rank ",
+                   rank,
+                   unit.is_frozen ? " has" : " moves",
+                   " all of ",
+                   name,
+                   ", which replicas divide");
       }
       if (own != nullptr) {
         all.insert(all.end(), own->begin(), own->end());
@@ -76,7 +104,7 @@ std::string wrong_slices(const Program& program, int32_t number) {
     }
     if (program.shard == Shard::None || !is_held) {
       if (!all.empty()) {
-        return cat("unit ", unit.name, " has slices, and nothing is sharded");
+        return cat(name, " has slices, and nothing is sharded");
       }
       continue;
     }
@@ -88,12 +116,12 @@ std::string wrong_slices(const Program& program, int32_t number) {
         continue;
       }
       if (slice.first != end) {
-        return cat("the slices of unit ", unit.name, " leave a gap or overlap at element ", end);
+        return cat("the slices of ", name, " leave a gap or overlap at element ", end);
       }
       end = slice.end;
     }
     if (end != unit.elements) {
-      return cat("the slices of unit ", unit.name, " end at ", end, " of ", unit.elements);
+      return cat("the slices of ", name, " end at ", end, " of ", unit.elements);
     }
   }
   return "";

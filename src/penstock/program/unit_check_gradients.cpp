@@ -80,6 +80,7 @@ void UnitCheck::require_local_parts(ValueId id, int32_t number, int32_t layer) {
 
 void UnitCheck::check_add(const Instruction& instruction) {
   const int32_t number = only_unit(instruction);
+  refuse_frozen(number);
   const auto share = holding(number).shares.find(instruction.layer);
   if (share == holding(number).shares.end()) {
     lives_.refuse("the rank has no share of layer ", instruction.layer);

@@ -22,11 +22,12 @@ constexpr Sums kSums[] = {{ValueKind::Squares, ValueKind::AllSquares, false},
 
 }  // namespace
 
+// Those that move.
 template <typename Use>
 size_t UnitCheck::for_own_units(const Use& use) {
   size_t count = 0;
   for (size_t i = 0; i < holdings_.size(); ++i) {
-    if (holdings_[i].is_own) {
+    if (moves(static_cast<int32_t>(i))) {
       use(static_cast<int32_t>(i), holdings_[i]);
       ++count;
     }
@@ -267,8 +268,10 @@ bool UnitCheck::check_step(const Instruction& instruction, const RankLives::Coun
   if (find_of_update(instruction.reads, ValueKind::Decision) == kNone) {
     lives_.refuse("does not read n.", update_);
   }
-  const bool has_units = std::any_of(
-      holdings_.begin(), holdings_.end(), [](const Holding& held) { return held.is_own; });
+  bool has_units = false;
+  for (size_t i = 0; i < holdings_.size(); ++i) {
+    has_units = has_units || moves(static_cast<int32_t>(i));
+  }
   if (instruction.units.empty() == has_units || !is_ascending(instruction.units)) {
     lives_.refuse("moves no units, or names them out of order");
   }
@@ -281,9 +284,10 @@ bool UnitCheck::check_step(const Instruction& instruction, const RankLives::Coun
   }
   check_exchanged(instruction, counts);
   lives_.check_counts(instruction, counts);
-  const bool ends_update = std::all_of(holdings_.begin(), holdings_.end(), [&](const auto& held) {
-    return !held.is_own || held.steps > update_;
-  });
+  bool ends_update = true;
+  for (size_t i = 0; i < holdings_.size(); ++i) {
+    ends_update = ends_update && (!moves(static_cast<int32_t>(i)) || holdings_[i].steps > update_);
+  }
   if (ends_update) {
     ++update_;
     work_ = {};
@@ -301,6 +305,7 @@ void UnitCheck::move_unit(const Instruction& instruction,
   if (!held.is_own) {
     lives_.refuse("the rank runs no layer of ", unit(number).name);
   }
+  refuse_frozen(number);
   if (held.steps > update_) {
     lives_.refuse("moves ", unit(number).name, " a second time");
   }

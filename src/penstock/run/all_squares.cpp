@@ -22,11 +22,17 @@ AllSquares::AllSquares(const model::Chain& chain,
   const int32_t own_stage = mesh.coordinate(group.rank(), comm::Axis::Pipeline);
   std::map<std::string, size_t> index;
   for (const model::ParameterSpec& spec : chain.parameters()) {
+    if (spec.is_frozen) {
+      continue;
+    }
     index[spec.name] = first_stage_.size();
     first_stage_.push_back(kNobody);
   }
   for (int32_t stage = 0; stage < static_cast<int32_t>(parts.size()); ++stage) {
     for (const model::ParameterSpec& spec : chain.parameters(parts[static_cast<size_t>(stage)])) {
+      if (spec.is_frozen) {
+        continue;
+      }
       const size_t at = index.at(spec.name);
       if (first_stage_[at] == kNobody) {
         first_stage_[at] = stage;

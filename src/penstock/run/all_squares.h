@@ -21,15 +21,15 @@ class AllSquares {
              bool is_sharded,
              comm::Group& group);
 
-  // All ranks call it. From the squares of this rank to those of all parameters, in the order of
-  // the chain, so that every cut gives the same norm.
+  // All ranks call it. From the squares of this rank to those of all parameters that learn, in the
+  // order of the chain, so that every cut gives the same norm.
   Squares gather(const Squares& own, const comm::What& what);
 
  private:
   comm::Group& group_;
   const comm::Mesh mesh_;
   const bool is_sharded_;
-  std::vector<int32_t> first_stage_;  // of each parameter of the chain: the first that has it
+  std::vector<int32_t> first_stage_;  // of each parameter that learns: the first that has it
   std::vector<size_t> own_;           // this rank's, as indices into those
 };
 

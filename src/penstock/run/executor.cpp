@@ -42,13 +42,6 @@ size_t find_update(const program::RankProgram& rank, bool is_evaluation) {
   return at - 1;
 }
 
-// Each replica steps its own slices alone.
-bool is_sharded(const program::RankProgram& rank) {
-  return std::any_of(rank.persistent.begin(), rank.persistent.end(), [&](ValueId id) {
-    return rank.value(id).kind == ValueKind::State && !rank.value(id).slices.empty();
-  });
-}
-
 const program::RankProgram& sound_rank(const program::Program& program, comm::Group* group) {
   const program::Verdict verdict = program::verify(program);
   PENSTOCK_CHECK(verdict.is_sound(), "the program is unsound: ", verdict.violation->text);
@@ -130,7 +123,7 @@ Executor::Executor(const program::Program& program,
       });
   if (group != nullptr && group->size() > 1 && program.updates == 1) {
     all_squares_ = std::make_unique<AllSquares>(
-        chain, parts_of(program), program.mesh, is_sharded(rank_), *group);
+        chain, parts_of(program), program.mesh, program.shard != program::Shard::None, *group);
   }
   for (const program::Unit& unit : program.units) {
     for (const int32_t layer : unit.forward_only) {
@@ -291,11 +284,11 @@ void Executor::run_all(Step& step) {
   }
 }
 
-// What comes from a peer is of the shape that its layer would have made. The last batch of an
+// What comes from a peer is of the shape that its layer would have made, and shapes say what has a
+// gradient. The last batch of an
 // evaluation may be shorter than the others.
 void Executor::find_shapes(const StepInput& input, int64_t samples) {
-  const bool needs_none = group_ == nullptr && chain_.edges().carried.empty();
-  if (needs_none || (shapes_ && shapes_->samples == samples)) {
+  if (shapes_ && shapes_->samples == samples) {
     return;
   }
   shapes_ = chain_.shapes_for(input.shapes.empty() ? model::shapes_of(input.batch) : input.shapes,

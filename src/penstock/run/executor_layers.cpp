@@ -167,7 +167,7 @@ void Executor::forward(const Instruction& instruction, Step& step) {
   }
   const model::LayerState state = state_for(instruction);
   model::Pass pass = step.pass(instruction);
-  pass.wanted = model::wanted_gradients(edges, layer);
+  pass.wanted = model::wanted_gradients(edges, *shapes_, layer);
   pass.state = &state;
   const model::Tensors input = inputs_for(instruction, layer, step);
   model::Tensors made =
@@ -221,7 +221,7 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   // What the layer above hands on beside them.
   gradient.insert(gradient.end(), tuple.begin() + edges.widths[at + 1], tuple.end());
   model::Pass pass = step.pass(instruction);
-  pass.wanted = model::wanted_gradients(edges, layer);
+  pass.wanted = model::wanted_gradients(edges, *shapes_, layer);
   model::Tensors input_gradient;
   if (instruction.op == Op::Backward) {
     input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),

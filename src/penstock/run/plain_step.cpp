@@ -103,13 +103,15 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
                                     const StepWatch* watch = nullptr) {
   const int64_t layers = chain.size();
   const model::Edges& edges = chain.edges();
+  const model::ChainShapes shapes = chain.shapes_for(
+      model::shapes_of(work.batch), rows_in(work.batch), parameters.compute_type());
   std::vector<model::Tensors> inputs(static_cast<size_t>(layers));
   std::vector<model::Saved> saved(static_cast<size_t>(layers));
   std::optional<Travelling> forward(std::in_place, edges, work.batch);
   for (int64_t i = 0; i < layers; ++i) {
     const size_t at = static_cast<size_t>(i);
     work.pass.layer = i;
-    work.pass.wanted = model::wanted_gradients(edges, i);
+    work.pass.wanted = model::wanted_gradients(edges, shapes, i);
     const model::LayerState state = parameters.state_of(i, /*changes=*/true);
     work.pass.state = &state;
     inputs[at] = forward->inputs_of(edges, i);
@@ -144,7 +146,7 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
   for (int64_t i = layers - 1; i >= 0; --i) {
     const size_t at = static_cast<size_t>(i);
     work.pass.layer = i;
-    work.pass.wanted = model::wanted_gradients(edges, i);
+    work.pass.wanted = model::wanted_gradients(edges, shapes, i);
     const model::Tensors gradient = back.outputs_of(edges, i);
     back.tuple.clear();
     back.take_inputs(edges,

@@ -33,11 +33,11 @@ void Stepper::take_lengths(const std::vector<double>&) {
 }
 
 std::vector<double> NoStepper::take_sketches(model::Parameters& parameters, const UpdateSettings&) {
-  parameters_ = parameters.all().size();
+  parameters_ = parameters.learning().size();
   return {};
 }
 void NoStepper::take_squares(model::Parameters& parameters, const UpdateSettings&, bool) {
-  parameters_ = parameters.all().size();
+  parameters_ = parameters.learning().size();
 }
 
 }  // namespace penstock::run

@@ -81,8 +81,9 @@ class Check {
     const auto& ours = planned_->parameters.all();
     const auto& theirs = kept_.parameters.all();
     for (size_t i = 0; i < ours.size(); ++i) {
-      report_->tensors += 2;
-      if (digest({ours[i].gradient}) != digest({theirs[i].gradient})) {
+      const bool has_gradient = ours[i].gradient.defined();
+      report_->tensors += has_gradient ? 2 : 1;
+      if (has_gradient && digest({ours[i].gradient}) != digest({theirs[i].gradient})) {
         differ(cat("the gradient of ", ours[i].spec.name), "");
       }
       if (digest({ours[i].weight}) != digest({theirs[i].weight})) {

@@ -48,7 +48,9 @@ at::Tensor flat_on_cpu(const at::Tensor& tensor) {
 double norm_of(const std::map<std::string, Expected::Parameter>& parameters) {
   double sum = 0;
   for (const auto& [name, parameter] : parameters) {
-    sum += parameter.gradient.to(at::kDouble).square().sum().item<double>();
+    sum += !parameter.gradient.defined()
+               ? 0
+               : parameter.gradient.to(at::kDouble).square().sum().item<double>();
   }
   return std::sqrt(sum);
 }
@@ -142,6 +144,9 @@ void Reference::accumulate(const model::Fields& batch, int64_t step) {
   expected_.loss_order = next_++;
   for (const model::Parameter& one : side_->parameters.all()) {
     Expected::Parameter& parameter = expected_.parameters[one.spec.name];
+    if (one.spec.is_frozen) {
+      continue;
+    }
     parameter.gradient = flat_on_cpu(one.gradient);
     parameter.gradient_order = next_++;
   }
@@ -152,7 +157,7 @@ void Reference::update(int64_t step) {
   const memory::AccountScope scope(account_);
   const std::vector<model::Parameter>& all = side_->parameters.all();
   if (side_->parameters.device().is_gpu()) {
-    for (const model::Parameter& one : all) {
+    for (const model::Parameter& one : side_->parameters.learning()) {
       at::Tensor(one.gradient)
           .copy_(expected_.parameters.at(one.spec.name).gradient.view_as(one.gradient));
     }

@@ -43,9 +43,9 @@ void share_optimizer_state(plan::CostTable& table, const optim::Optimizer& optim
         return !buffer.is_per_parameter;
       });
   for (plan::LayerCost& layer : table.layers) {
-    layer.optimizer_bytes = copies * layer.parameter_bytes;
+    layer.optimizer_bytes = copies * layer.gradient_bytes;
   }
-  table.loss.optimizer_bytes = copies * table.loss.parameter_bytes;
+  table.loss.optimizer_bytes = copies * table.loss.gradient_bytes;
 }
 
 // What the optimizer's step did to its fresh state is undone: it saw no gradients, but SGD takes in
@@ -62,7 +62,7 @@ model::Part kinds_of(const model::Chain& chain) {
   model::Part part;
   std::set<std::string> known;
   for (int64_t i = 0; i < chain.size(); ++i) {
-    const std::string kind = chain.layer(i).kind();
+    const std::string kind = chain.kind_of(i);
     if (kind.empty() || known.insert(kind).second) {
       part.layers.push_back(i);
     }

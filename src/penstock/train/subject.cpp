@@ -13,6 +13,7 @@
 #include "penstock/data/token_dataset.h"
 #include "penstock/model/family.h"
 #include "penstock/model/module_random.h"
+#include "penstock/optim/optimizer.h"
 #include "penstock/train/batch_tensors.h"
 
 namespace penstock::train {
@@ -98,6 +99,9 @@ Subject own_subject(ChainMaker make, data::Split split) {
             }
             model::Chain chain = make_seeded(make, static_cast<uint64_t>(recipe.train.seed));
             chain.edges();  // complete, or it says what is missing
+            for (const model::ParameterSpec& spec : chain.parameters()) {
+              optim::require_lr_scales(recipe.train, spec, device.is_gpu());
+            }
             chain.set_example([train](int64_t samples) { return first_samples(*train, samples); });
             return chain;
           },
