@@ -297,7 +297,7 @@ class WrongOptions(FamiliesTestCase):
         self.assert_refused(["train", "recipe.toml"], *words)
 
     def test_a_family_that_there_is_not(self):
-        self.refused({"model.family": "llamas"}, "llamas", '"gpt2", "llama" or "own"')
+        self.refused({"model.family": "llamas"}, "llamas", 'it takes "gpt2", "llama"')
 
     def test_options_of_another_family(self):
         self.refused(

@@ -47,6 +47,11 @@ std::set<std::string> special_options() {
   for (const std::string& key : family##_family().own_options()) { \
     keys.insert(key);                                              \
   }
+// Those that a family adds and does not read itself, too.
+#define PENSTOCK_INTEGER_OPTION(name, ...) keys.insert("model." #name);
+#define PENSTOCK_NUMBER_OPTION(name, ...) keys.insert("model." #name);
+#define PENSTOCK_FLAG_OPTION(name, ...) keys.insert("model." #name);
+#define PENSTOCK_CHOICE_OPTION(name, ...) keys.insert("model." #name);
 #include "penstock/config/families.def"
   return keys;
 }

@@ -37,7 +37,7 @@ struct ParameterSpec {
   // The layers that use it write a gradient that is fresh (see Gradients), so it need not be
   // cleared.
   bool is_gradient_overwritten = false;
-  TensorCut cut = {};  // how the ranks of the tensor axis divide it
+  TensorCut cut = {};   // how the ranks of the tensor axis divide it
   double lr_scale = 1;  // its learning rate is the run's times this
   // Never moved: it has neither gradient nor optimizer state. For layers that can_skip_gradients().
   bool is_frozen = false;

@@ -78,6 +78,8 @@ model::Chain make_seeded(const ChainMaker& make, uint64_t seed) {
 const Subject& family_subject() {
   static const Subject subject{.make_chain =
                                    [](const config::Recipe& recipe, const device::Device& device) {
+                                     const model::RandomScope random(  // modules draw their weights
+                                         static_cast<uint64_t>(recipe.train.seed));
                                      return model::make_chain(recipe.model, device);
                                    },
                                .open_data = open_files};

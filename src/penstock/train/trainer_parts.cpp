@@ -38,7 +38,7 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group, const
 model::Chain make_aside(const Subject& subject,
                         const config::Recipe& recipe,
                         const device::Device& device) {
-  if (!subject.is_own) {
+  if (device.is_gpu()) {
     return subject.make_chain(recipe, device);
   }
   const memory::AccountScope aside(memory::make_account());
