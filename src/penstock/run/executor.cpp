@@ -285,8 +285,7 @@ void Executor::run_all(Step& step) {
 }
 
 // What comes from a peer is of the shape that its layer would have made, and shapes say what has a
-// gradient. The last batch of an
-// evaluation may be shorter than the others.
+// gradient. The last batch of an evaluation may be shorter than the others.
 void Executor::find_shapes(const StepInput& input, int64_t samples) {
   if (shapes_ && shapes_->samples == samples) {
     return;
