@@ -80,12 +80,16 @@ class RankExchanges {
   }
   // Of what moves.
   std::vector<ValueId> held(ValueKind kind) const {
+    const bool has_unit = program::info_of(kind).has_unit;
     std::vector<ValueId> found;
     for (const ValueId id : before_.persistent) {
       const program::Value& value = before_.value(id);
-      const bool is_frozen = program::info_of(kind).has_unit &&
-                             program_.units[static_cast<size_t>(value.unit)].is_frozen;
-      if (value.kind == kind && !is_frozen) {
+      if (value.kind != kind) {
+        continue;
+      }
+      const bool is_frozen =
+          has_unit && program_.units.at(static_cast<size_t>(value.unit)).is_frozen;
+      if (!is_frozen) {
         found.push_back(id);
       }
     }
