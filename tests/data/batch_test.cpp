@@ -49,7 +49,7 @@ TEST(ReadInOrder, ReadsOnlyTheFieldsAskedFor) {
   const Batch batch = read_in_order(dataset, 0, 5, {"targets"});
   EXPECT_EQ(names_in(batch), Names{"targets"});
   EXPECT_EQ(batch.find("inputs"), nullptr);
-  EXPECT_EQ(dataset.bytes_read(), 5 * 3 * 4);
+  EXPECT_EQ(batch.read_bytes, 5 * 3 * 4);
 }
 
 TEST(ReadInOrder, FieldThatIsNotThereIsRefused) {

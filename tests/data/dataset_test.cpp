@@ -24,8 +24,9 @@ class Smallest : public Dataset {
 
   int64_t samples() const override { return samples_; }
   const std::vector<Field>& fields() const override { return fields_; }
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override {
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override {
     check_read(sample, field, into);
+    return 0;
   }
   std::string fingerprint() const override { return "smallest"; }
 
@@ -39,8 +40,8 @@ TEST(Dataset, SizeIsInSamplesUnlessItSaysOtherwise) {
   EXPECT_EQ(Smallest(1, {{"a"}}).size_text(), "1 sample");
 }
 
-TEST(Dataset, ReadsNothingFromFilesUnlessItSaysOtherwise) {
-  EXPECT_EQ(Smallest(5, {{"a"}}).bytes_read(), 0);
+TEST(Dataset, HasNothingToLookThroughUnlessItSaysOtherwise) {
+  EXPECT_EQ(Smallest(5, {{"a"}}).check(0, 1), 0);
 }
 
 TEST(Dataset, FindsFieldsByName) {

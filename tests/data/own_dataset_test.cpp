@@ -57,10 +57,8 @@ TEST(OwnDataset, LoaderGivesBatchesOfIt) {
 TEST(OwnDataset, ReadsOnlyWhatIsAskedFor) {
   const TempFolder folder;
   const RecordDataset dataset(write_records(folder, 50));
-  read_in_order(dataset, 10, 5, {"label"});
-  EXPECT_EQ(dataset.bytes_read(), 5 * 8);
-  read_in_order(dataset, 10, 5);
-  EXPECT_EQ(dataset.bytes_read(), 5 * 8 + 5 * 40);
+  EXPECT_EQ(read_in_order(dataset, 10, 5, {"label"}).read_bytes, 5 * 8);
+  EXPECT_EQ(read_in_order(dataset, 10, 5).read_bytes, 5 * 40);
 }
 
 TEST(OwnDataset, FingerprintTellsFilesApart) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,12 +30,12 @@ class RecordDataset final : public penstock::data::Dataset {
 
   const std::vector<penstock::data::Field>& fields() const override { return fields_; }
 
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override {
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override {
     check_read(sample, field, into);
     // The label follows the features.
     const int64_t offset = field == 0 ? 0 : fields_[0].bytes();
     file_.read(sample * kRecordBytes + offset, into);
-    bytes_read_ += static_cast<int64_t>(into.size());
+    return static_cast<int64_t>(into.size());
   }
 
   // A change in the middle goes unseen: that is the price of not reading the whole file.
@@ -50,8 +49,6 @@ class RecordDataset final : public penstock::data::Dataset {
     return penstock::cat(samples(), " records, checksum ", checksum);
   }
 
-  int64_t bytes_read() const override { return bytes_read_; }
-
  private:
   static constexpr int64_t kRecordBytes = 8 * sizeof(float) + sizeof(int64_t);
 
@@ -59,5 +56,4 @@ class RecordDataset final : public penstock::data::Dataset {
   std::vector<penstock::data::Field> fields_ = {
       {"features", penstock::data::FieldType::Float32, {8}},
       {"label", penstock::data::FieldType::Int64, {}}};
-  mutable std::atomic<int64_t> bytes_read_ = 0;
 };

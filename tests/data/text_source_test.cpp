@@ -10,6 +10,7 @@
 #include "penstock/data/tokenizer.h"
 
 #include "data/corpus.h"
+#include "support/error_text.h"
 #include "support/temp_folder.h"
 
 namespace penstock::data {
@@ -82,13 +83,49 @@ TEST(TextSource, LargeFilesAreMappedBetweenSmallOnes) {
   EXPECT_EQ(decode(read_tokens(store, seam - 2, 4)), "xx\0y"s);
 }
 
-TEST(TextSource, FileLargerThanTheJoinedOnesIsNotCopied) {
+TEST(TextSource, SmallAndLargeFilesAreReadWhereTheyLie) {
+  for (const size_t size : {size_t{3} << 10, size_t{2} << 20}) {
+    const TempFolder folder;
+    const std::string path = write_file(folder.path() / "a", std::string(size, 'x'));
+    const std::vector<TokenSegment> segments = open_text({path});
+    ASSERT_EQ(segments.size(), 1);
+    EXPECT_EQ(segments[0].name(), path);
+    EXPECT_EQ(segments[0].size(), static_cast<int64_t>(size));
+    std::vector<int64_t> tokens(100);
+    EXPECT_EQ(segments[0].read(7, tokens), 100);
+  }
+}
+
+// The token between documents is in no file.
+TEST(TextSource, SaysHowManyBytesOfFilesItReads) {
   const TempFolder folder;
-  const std::string path = write_file(folder.path() / "a", std::string(size_t{2} << 20, 'x'));
-  const std::vector<TokenSegment> segments = open_text({path});
-  ASSERT_EQ(segments.size(), 1);
-  EXPECT_EQ(segments[0].name(), path);
-  EXPECT_EQ(segments[0].size(), int64_t{2} << 20);
+  write_file(folder.path() / "a", "abc");
+  write_file(folder.path() / "b", "de");
+  const TokenStore store = open_store(folder.path().string());
+  std::vector<int64_t> tokens(6);
+  EXPECT_EQ(store.read(0, tokens), 5);
+  EXPECT_EQ(store.read(3, std::span(tokens).first(1)), 0);
+  EXPECT_EQ(tokens[0], kEndOfDocument);
+}
+
+TEST(TextSource, AFileThatHasBecomeShorterIsNamed) {
+  const TempFolder folder;
+  const std::string path = write_file(folder.path() / "a", "abcdef");
+  const TokenStore store = open_store(path);
+  write_file(path, "abc");
+  EXPECT_EQ(decode(read_tokens(store, 0, 3)), "abc");
+  const std::string text = test::error_text<FileError>([&] { read_tokens(store, 2, 4); });
+  EXPECT_NE(text.find(path), std::string::npos) << text;
+}
+
+// Where a binary file begins like text, its zeros are ends of documents.
+TEST(TextSource, OnlyTheHeadOfAFileTellsBinaryFromText) {
+  const TempFolder folder;
+  const std::string head(7999, 'x');
+  const std::string path = write_file(folder.path() / "a", head + "x\0y"s);
+  EXPECT_EQ(all_tokens(open_store(path)).size(), 8002);
+  write_file(path, head + "\0y"s);
+  expect_config_error([&] { open_store(path); }, {"NUL byte at position 7999"});
 }
 
 TEST(TextSource, MissingPathIsRefused) {

@@ -99,14 +99,12 @@ TEST(TokenDataset, ReadsIntoMemoryOfAnyAlignment) {
   EXPECT_EQ(test::values_in<int64_t>(odd), (Tokens{4, 5, 6, 7}));
 }
 
-TEST(TokenDataset, CountsTheBytesOfWhatWasRead) {
+TEST(TokenDataset, SaysHowManyBytesOfFilesAFieldTakes) {
   // Ids of 32 bits.
   const TokenDataset wide(counting_store(2000), 0, 2000, 600);
-  EXPECT_EQ(wide.bytes_read(), 0);
-  read_values<int64_t>(wide, 0, "inputs");
-  EXPECT_EQ(wide.bytes_read(), 600 * 4);
-  read(wide, 2);
-  EXPECT_EQ(wide.bytes_read(), 3 * 600 * 4);
+  std::vector<std::byte> bytes(600 * 8);
+  EXPECT_EQ(wide.read(0, 0, bytes), 600 * 4);
+  EXPECT_EQ(wide.read(2, 1, bytes), 600 * 4);
 
   // Bytes.
   const TempFolder folder;
@@ -115,9 +113,37 @@ TEST(TokenDataset, CountsTheBytesOfWhatWasRead) {
                                       {.path = path, .tokenizer = "bytes", .vocabulary = 256})),
                                   10,
                                   0.5);
-  read(*text.train, 0);
-  EXPECT_EQ(text.train->bytes_read(), 20);
-  EXPECT_EQ(text.validation->bytes_read(), 0) << "each dataset counts for itself";
+  EXPECT_EQ(text.train->read(0, 0, std::span(bytes).first(80)), 10);
+}
+
+// So that all ranks together read a file once before they begin.
+TEST(TokenDataset, PartsOfTheCheckAreTheWhole) {
+  const TempFolder folder;
+  std::vector<uint16_t> tokens(1000, 7);
+  tokens[620] = 99;
+  const std::string path = test::write_file(folder.path() / "a.bin", test::packed(tokens));
+  const auto open = [&](int64_t vocabulary) {
+    return split_tokens(std::make_shared<const TokenStore>(TokenStore::open(
+                            {.path = path, .tokenizer = "tokens", .vocabulary = vocabulary})),
+                        10,
+                        0.1);
+  };
+  const Split sound = open(100), wrong = open(50);
+  int64_t bytes = 0;
+  for (int64_t part = 0; part < 7; ++part) {
+    const auto check = [&](const Split& split) {
+      return split.train->check(part, 7) + split.validation->check(part, 7);
+    };
+    const int64_t one = check(sound);
+    EXPECT_NEAR(one, 2000 / 7, 4);
+    bytes += one;
+    if (part == 4) {  // tokens 514 to 642 of the 900 to train on
+      expect_config_error([&] { check(wrong); }, {path, "token 99 at position 620"});
+    } else {
+      EXPECT_EQ(check(wrong), one);
+    }
+  }
+  EXPECT_EQ(bytes, 2000);
 }
 
 TEST(TokenDataset, CountsFilesOfDifferentWidthsEachByItsOwn) {
@@ -133,28 +159,20 @@ TEST(TokenDataset, CountsFilesOfDifferentWidthsEachByItsOwn) {
       TokenStore::open({.path = folder.path().string(), .tokenizer = "tokens", .vocabulary = 100}));
   const TokenDataset dataset(store, 0, 5, 4);
   EXPECT_EQ(read_values<int64_t>(dataset, 0, "targets"), (Tokens{2, 3, 4, 5}));
-  EXPECT_EQ(dataset.bytes_read(), 2 * 2 + 2 * 4);
+  std::vector<std::byte> bytes(4 * 8);
+  EXPECT_EQ(dataset.read(0, 1, bytes), 2 * 2 + 2 * 4);
 }
 
-TEST(TokenDataset, FingerprintIsNotCountedAsReading) {
-  const TokenDataset dataset(counting_store(20), 0, 20, 4);
-  dataset.fingerprint();
-  EXPECT_EQ(dataset.bytes_read(), 0);
-}
-
-TEST(TokenDataset, ThreadsReadAndCountTogether) {
+TEST(TokenDataset, ThreadsReadTogether) {
   const TokenDataset dataset(counting_store(1001), 0, 1001, 10);
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&] {
-        for (int64_t k = 0; k < dataset.samples(); ++k) {
-          EXPECT_EQ(read(dataset, k).inputs.front(), k * 10);
-        }
-      });
-    }
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int64_t k = 0; k < dataset.samples(); ++k) {
+        EXPECT_EQ(read(dataset, k).inputs.front(), k * 10);
+      }
+    });
   }
-  EXPECT_EQ(dataset.bytes_read(), 4 * 100 * 2 * 10 * 4);
 }
 
 TEST(TokenDataset, WrongUseIsOurBug) {

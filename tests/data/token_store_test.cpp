@@ -59,14 +59,18 @@ TEST(TokenStore, SurvivesAMove) {
   EXPECT_EQ(read_tokens(moved, 0, 2), (Tokens{'h', 'i'}));
 }
 
-TEST(TokenStore, IdBeyondTheVocabularyIsFoundWhenOpened) {
+TEST(TokenStore, IdBeyondTheVocabularyIsFoundByALookThroughAll) {
   const TempFolder folder;
   write_file(folder.path() / "a.bin", packed(Narrow(100000, 7)));
   Narrow tokens(100000, 49);
   tokens[70001] = 50;
   const std::string path = write_file(folder.path() / "b.bin", packed(tokens));
-  EXPECT_EQ(open_tokens(folder.path().string(), 51).size(), 200000);
-  expect_config_error([&] { open_tokens(folder.path().string(), 50); },
+  const TokenStore sound = open_tokens(folder.path().string(), 51);
+  EXPECT_EQ(sound.check(0, 200000), 400000);
+  const TokenStore wrong = open_tokens(folder.path().string(), 50);
+  EXPECT_EQ(wrong.check(0, 170001), 340002);
+  EXPECT_EQ(wrong.check(170002, 200000), 59996);
+  expect_config_error([&] { wrong.check(170001, 170002); },
                       {"data.path",
                        path,
                        "token 50 at position 70001",
@@ -81,6 +85,7 @@ TEST(TokenStore, IdsOfAVeryLargeStoreAreCheckedWhenRead) {
   std::filesystem::resize_file(path, 2 * static_cast<uintmax_t>(TokenStore::kFullCheckTokens + 1));
   const TokenStore store = open_tokens(path, 50257);
   EXPECT_EQ(store.size(), TokenStore::kFullCheckTokens + 1);
+  EXPECT_EQ(store.check(0, store.size()), 0);
   EXPECT_EQ(read_tokens(store, 0, 2), (Tokens{1, 2}));
   EXPECT_EQ(read_tokens(store, store.size() - 2, 2), (Tokens{0, 0}));
   expect_config_error([&] { read_tokens(store, 1, 3); },

@@ -15,7 +15,7 @@ using Epilogue = Gemm::Epilogue;
 
 enum class Addend { None, Other, Itself };
 
-struct Product {
+struct GemmCase {
   Type type = Type::BFloat16;
   Type d_type = Type::BFloat16;
   int64_t rows = 0, columns = 0, depth = 0;
@@ -27,32 +27,32 @@ struct Product {
   bool has_auxiliary = false;
 };
 
-inline std::string text_of(const Product& product) {
-  return cat(name_of(product.type),
+inline std::string text_of(const GemmCase& one) {
+  return cat(name_of(one.type),
              " to ",
-             name_of(product.d_type),
+             name_of(one.d_type),
              " ",
-             product.rows,
+             one.rows,
              "x",
-             product.columns,
+             one.columns,
              "x",
-             product.depth,
-             product.is_a_transposed ? " aT" : "",
-             product.is_b_transposed ? " bT" : "",
+             one.depth,
+             one.is_a_transposed ? " aT" : "",
+             one.is_b_transposed ? " bT" : "",
              " padding ",
-             product.a_padding,
+             one.a_padding,
              " ",
-             product.b_padding,
+             one.b_padding,
              " ",
-             product.d_padding,
-             product.has_bias ? " bias" : "",
-             product.addend == Addend::None    ? ""
-             : product.addend == Addend::Other ? " residual"
-                                               : " accumulate",
-             product.epilogue == Epilogue::None   ? ""
-             : product.epilogue == Epilogue::Gelu ? " gelu"
-                                                  : " dgelu",
-             product.has_auxiliary ? " auxiliary" : "");
+             one.d_padding,
+             one.has_bias ? " bias" : "",
+             one.addend == Addend::None    ? ""
+             : one.addend == Addend::Other ? " residual"
+                                           : " accumulate",
+             one.epilogue == Epilogue::None   ? ""
+             : one.epilogue == Epilogue::Gelu ? " gelu"
+                                              : " dgelu",
+             one.has_auxiliary ? " auxiliary" : "");
 }
 
 // A matrix as it is stored: rows of `columns` values, with NaN up to the stride.
@@ -92,21 +92,21 @@ inline double gelu_slope(double x) {
 // The inputs of one GEMM, what must come out, and where it comes out.
 class Bench {
  public:
-  Bench(const Product& given, Random& random)
-      : product_(given),
-        a_(product_.type,
+  Bench(const GemmCase& given, Random& random)
+      : case_(given),
+        a_(case_.type,
            given.is_a_transposed ? given.depth : given.rows,
            given.is_a_transposed ? given.rows : given.depth,
            given.a_padding,
            random),
-        b_(product_.type,
+        b_(case_.type,
            given.is_b_transposed ? given.columns : given.depth,
            given.is_b_transposed ? given.depth : given.columns,
            given.b_padding,
            random),
-        addend_(product_.d_type, given.rows, given.columns, given.d_padding, random),
-        auxiliary_(product_.type, given.rows, given.columns, 0, random),
-        bias_(product_.type, 1, given.columns, 0, random),
+        addend_(case_.d_type, given.rows, given.columns, given.d_padding, random),
+        auxiliary_(case_.type, given.rows, given.columns, 0, random),
+        bias_(case_.type, 1, given.columns, 0, random),
         a_buffer_(given.type, a_.values),
         b_buffer_(given.type, b_.values),
         addend_buffer_(given.d_type, addend_.values),
@@ -121,10 +121,10 @@ class Bench {
   void restart() {
     d_.poison();
     auxiliary_buffer_.poison();
-    if (product_.addend == Addend::Itself) {
+    if (case_.addend == Addend::Itself) {
       d_.upload(addend_.values);
     }
-    if (product_.epilogue == Epilogue::GeluBackward) {
+    if (case_.epilogue == Epilogue::GeluBackward) {
       auxiliary_buffer_.upload(auxiliary_.values);
     }
     before_ = d_.bits();
@@ -134,35 +134,35 @@ class Bench {
     const auto stride = [](const Matrix& matrix, int64_t padding) {
       return padding == 0 ? 0 : matrix.stride;
     };
-    gemms.run({.rows = product_.rows,
-               .columns = product_.columns,
-               .depth = product_.depth,
-               .type = product_.type,
+    gemms.run({.rows = case_.rows,
+               .columns = case_.columns,
+               .depth = case_.depth,
+               .type = case_.type,
                .a = a_buffer_.data(),
                .b = b_buffer_.data(),
-               .is_a_transposed = product_.is_a_transposed,
-               .is_b_transposed = product_.is_b_transposed,
+               .is_a_transposed = case_.is_a_transposed,
+               .is_b_transposed = case_.is_b_transposed,
                .d = d_.data(),
-               .d_type = product_.d_type,
-               .a_stride = stride(a_, product_.a_padding),
-               .b_stride = stride(b_, product_.b_padding),
-               .d_stride = stride(addend_, product_.d_padding),
-               .addend = product_.addend == Addend::None    ? nullptr
-                         : product_.addend == Addend::Other ? addend_buffer_.data()
-                                                            : d_.data(),
-               .bias = product_.has_bias ? bias_buffer_.data() : nullptr,
-               .epilogue = product_.epilogue,
-               .auxiliary = product_.has_auxiliary ? auxiliary_buffer_.data() : nullptr},
+               .d_type = case_.d_type,
+               .a_stride = stride(a_, case_.a_padding),
+               .b_stride = stride(b_, case_.b_padding),
+               .d_stride = stride(addend_, case_.d_padding),
+               .addend = case_.addend == Addend::None    ? nullptr
+                         : case_.addend == Addend::Other ? addend_buffer_.data()
+                                                         : d_.data(),
+               .bias = case_.has_bias ? bias_buffer_.data() : nullptr,
+               .epilogue = case_.epilogue,
+               .auxiliary = case_.has_auxiliary ? auxiliary_buffer_.data() : nullptr},
               nullptr);
   }
 
   void expect_right(double most) const {
-    SCOPED_TRACE(text_of(product_));
+    SCOPED_TRACE(text_of(case_));
     EXPECT_LT(relative_error(result(), reference_), most);
     EXPECT_TRUE(is_padding_intact());
     EXPECT_TRUE(d_.is_guard_intact());
     EXPECT_TRUE(auxiliary_buffer_.is_guard_intact());
-    if (product_.epilogue == Epilogue::Gelu && product_.has_auxiliary) {
+    if (case_.epilogue == Epilogue::Gelu && case_.has_auxiliary) {
       EXPECT_LT(relative_error(auxiliary_buffer_.download(), before_gelu_), most);
     }
     EXPECT_TRUE(is_same(a_buffer_, a_)) << "a was written";
@@ -173,28 +173,28 @@ class Bench {
   std::vector<float> result() const {  // without the padding
     const std::vector<float> all = d_.download();
     std::vector<float> values;
-    for (int64_t row = 0; row < product_.rows; ++row) {
+    for (int64_t row = 0; row < case_.rows; ++row) {
       const auto first = all.begin() + row * addend_.stride;
-      values.insert(values.end(), first, first + product_.columns);
+      values.insert(values.end(), first, first + case_.columns);
     }
     return values;
   }
 
  private:
   void make_reference() {
-    for (int64_t row = 0; row < product_.rows; ++row) {
-      for (int64_t column = 0; column < product_.columns; ++column) {
+    for (int64_t row = 0; row < case_.rows; ++row) {
+      for (int64_t column = 0; column < case_.columns; ++column) {
         double sum = 0;
-        for (int64_t i = 0; i < product_.depth; ++i) {
-          sum += (product_.is_a_transposed ? a_.at(i, row) : a_.at(row, i)) *
-                 (product_.is_b_transposed ? b_.at(column, i) : b_.at(i, column));
+        for (int64_t i = 0; i < case_.depth; ++i) {
+          sum += (case_.is_a_transposed ? a_.at(i, row) : a_.at(row, i)) *
+                 (case_.is_b_transposed ? b_.at(column, i) : b_.at(i, column));
         }
-        sum += product_.addend == Addend::None ? 0 : addend_.at(row, column);
-        sum += product_.has_bias ? bias_.at(0, column) : 0;
+        sum += case_.addend == Addend::None ? 0 : addend_.at(row, column);
+        sum += case_.has_bias ? bias_.at(0, column) : 0;
         before_gelu_.push_back(sum);
-        if (product_.epilogue == Epilogue::Gelu) {
+        if (case_.epilogue == Epilogue::Gelu) {
           sum = gelu_of(sum);
-        } else if (product_.epilogue == Epilogue::GeluBackward) {
+        } else if (case_.epilogue == Epilogue::GeluBackward) {
           sum *= gelu_slope(auxiliary_.at(row, column));
         }
         reference_.push_back(sum);
@@ -204,9 +204,9 @@ class Bench {
 
   bool is_padding_intact() const {
     const std::vector<unsigned char> after = d_.bits();
-    const int64_t size = size_of(product_.d_type);
-    for (int64_t row = 0; row < product_.rows; ++row) {
-      const auto offset = (row * addend_.stride + product_.columns) * size;
+    const int64_t size = size_of(case_.d_type);
+    for (int64_t row = 0; row < case_.rows; ++row) {
+      const auto offset = (row * addend_.stride + case_.columns) * size;
       if (!std::equal(before_.begin() + offset,
                       before_.begin() + (row + 1) * addend_.stride * size,
                       after.begin() + offset)) {
@@ -226,7 +226,7 @@ class Bench {
     return true;
   }
 
-  Product product_;
+  GemmCase case_;
   Matrix a_, b_, addend_, auxiliary_, bias_;
   DeviceBuffer a_buffer_, b_buffer_, addend_buffer_, bias_buffer_, auxiliary_buffer_, d_;
   std::vector<unsigned char> before_;

@@ -10,7 +10,7 @@ namespace {
 using gemm_test::Addend;
 using gemm_test::Bench;
 using gemm_test::Epilogue;
-using gemm_test::Product;
+using gemm_test::GemmCase;
 
 class GemmTest : public GpuTest {
  protected:
@@ -29,10 +29,10 @@ class GemmTest : public GpuTest {
     }
   }
 
-  void expect_right(const Product& product) { expect_right(product, tolerance(product.d_type)); }
-  void expect_right(const Product& product, double most) {
-    SCOPED_TRACE(text_of(product));
-    Bench bench(product, *random_);
+  void expect_right(const GemmCase& one) { expect_right(one, tolerance(one.d_type)); }
+  void expect_right(const GemmCase& one, double most) {
+    SCOPED_TRACE(text_of(one));
+    Bench bench(one, *random_);
     bench.run(*gemms_);
     bench.expect_right(most);
   }
@@ -75,22 +75,22 @@ TEST_F(GemmTest, LeavesWhatLiesBetweenRowsAlone) {
   for (const Type type : kAllTypes) {
     for (const bool is_a_transposed : {false, true}) {
       for (const bool is_b_transposed : {false, true}) {
-        Product product{.type = type,
-                        .d_type = type,
-                        .rows = 51,
-                        .columns = 257,
-                        .depth = 64,
-                        .is_a_transposed = is_a_transposed,
-                        .is_b_transposed = is_b_transposed,
-                        .d_padding = 63};
-        product.b_padding = is_b_transposed ? 0 : 63;  // 257 to 320 as well
-        product.a_padding = is_a_transposed ? 13 : 0;  // 51 to 64
-        expect_right(product);
-        product.a_padding = is_a_transposed ? 77 : 64;
-        product.b_padding = is_b_transposed ? 8 : 127;
-        product.addend = Addend::Other;
-        product.has_bias = true;
-        expect_right(product);
+        GemmCase one{.type = type,
+                     .d_type = type,
+                     .rows = 51,
+                     .columns = 257,
+                     .depth = 64,
+                     .is_a_transposed = is_a_transposed,
+                     .is_b_transposed = is_b_transposed,
+                     .d_padding = 63};
+        one.b_padding = is_b_transposed ? 0 : 63;  // 257 to 320 as well
+        one.a_padding = is_a_transposed ? 13 : 0;  // 51 to 64
+        expect_right(one);
+        one.a_padding = is_a_transposed ? 77 : 64;
+        one.b_padding = is_b_transposed ? 8 : 127;
+        one.addend = Addend::Other;
+        one.has_bias = true;
+        expect_right(one);
       }
     }
   }
@@ -124,13 +124,13 @@ TEST_F(GemmTest, TakesAnOddVocabularyInEveryPlace) {
 TEST_F(GemmTest, AddsBiasAndResidual) {
   for (const Type type : kAllTypes) {
     for (const int64_t rows : {1, 51, 128}) {
-      Product product{.type = type, .d_type = type, .rows = rows, .columns = 192, .depth = 64};
-      product.has_bias = true;
-      expect_right(product);
-      product.addend = Addend::Other;
-      expect_right(product);
-      product.has_bias = false;
-      expect_right(product);
+      GemmCase one{.type = type, .d_type = type, .rows = rows, .columns = 192, .depth = 64};
+      one.has_bias = true;
+      expect_right(one);
+      one.addend = Addend::Other;
+      expect_right(one);
+      one.has_bias = false;
+      expect_right(one);
     }
   }
 }
@@ -138,15 +138,15 @@ TEST_F(GemmTest, AddsBiasAndResidual) {
 TEST_F(GemmTest, AccumulatesInFloat32) {
   for (const Type type : kAllTypes) {
     for (const int64_t depth : {17, 64, 1000}) {
-      const Product product{.type = type,
-                            .d_type = Type::Float32,
-                            .rows = 128,
-                            .columns = 96,
-                            .depth = depth,
-                            .is_a_transposed = true,
-                            .addend = Addend::Itself};
-      SCOPED_TRACE(text_of(product));
-      Bench bench(product, *random_);
+      const GemmCase one{.type = type,
+                         .d_type = Type::Float32,
+                         .rows = 128,
+                         .columns = 96,
+                         .depth = depth,
+                         .is_a_transposed = true,
+                         .addend = Addend::Itself};
+      SCOPED_TRACE(text_of(one));
+      Bench bench(one, *random_);
       bench.run(*gemms_);
       bench.expect_right(1e-5);
     }
@@ -190,24 +190,24 @@ TEST_F(GemmTest, MultipliesByTheSlopeOfGelu) {
 }
 
 TEST_F(GemmTest, RoundsToTf32OnlyWhereAllowed) {
-  const Product product{
+  const GemmCase one{
       .type = Type::Float32, .d_type = Type::Float32, .rows = 128, .columns = 256, .depth = 512};
-  expect_right(product, 1e-5);
+  expect_right(one, 1e-5);
   Gemms rounding(workspace_->data(), /*allows_tf32=*/true);
-  Bench bench(product, *random_);
+  Bench bench(one, *random_);
   bench.run(rounding);
   bench.expect_right(2e-3);
 }
 
 TEST_F(GemmTest, GivesTheSameWhenItTimesItsAlgorithms) {
   for (const Type type : kAllTypes) {
-    Product product{
+    GemmCase one{
         .type = type, .d_type = type, .rows = 256, .columns = 192, .depth = 320, .has_bias = true};
-    product.addend = Addend::Other;
-    SCOPED_TRACE(text_of(product));
+    one.addend = Addend::Other;
+    SCOPED_TRACE(text_of(one));
     Gemms timed(workspace_->data(), /*allows_tf32=*/false);
     timed.set_timing(true);
-    Bench bench(product, *random_);
+    Bench bench(one, *random_);
     bench.run(*gemms_);
     const std::vector<float> plain = bench.result();
     bench.restart();
@@ -226,14 +226,14 @@ TEST_F(GemmTest, GivesTheSameWhenItTimesItsAlgorithms) {
 }
 
 TEST_F(GemmTest, AccumulatesRightlyOnceItHasTimedTheShape) {
-  const Product product{.d_type = Type::Float32,
-                        .rows = 128,
-                        .columns = 192,
-                        .depth = 320,
-                        .is_a_transposed = true,
-                        .addend = Addend::Itself};
+  const GemmCase one{.d_type = Type::Float32,
+                     .rows = 128,
+                     .columns = 192,
+                     .depth = 320,
+                     .is_a_transposed = true,
+                     .addend = Addend::Itself};
   gemms_->set_timing(true);
-  Bench bench(product, *random_);
+  Bench bench(one, *random_);
   bench.run(*gemms_);  // rubbish: every run of the timing has added to it
   gemms_->set_timing(false);
   bench.restart();
@@ -242,8 +242,8 @@ TEST_F(GemmTest, AccumulatesRightlyOnceItHasTimedTheShape) {
 }
 
 TEST_F(GemmTest, ChoosesOncePerShape) {
-  const Product one{.rows = 64, .columns = 128, .depth = 64};
-  Product other = one;
+  const GemmCase one{.rows = 64, .columns = 128, .depth = 64};
+  GemmCase other = one;
   other.rows = 128;
   Bench first(one, *random_), second(other, *random_);
   first.run(*gemms_);
@@ -258,14 +258,14 @@ TEST_F(GemmTest, ChoosesOncePerShape) {
 
 TEST_F(GemmTest, RepeatsItsBits) {
   for (const Type type : kAllTypes) {
-    const Product product{.type = type,
-                          .d_type = Type::Float32,
-                          .rows = 96,
-                          .columns = 64,
-                          .depth = 4000,
-                          .is_a_transposed = true,
-                          .addend = Addend::Itself};
-    Bench bench(product, *random_);
+    const GemmCase one{.type = type,
+                       .d_type = Type::Float32,
+                       .rows = 96,
+                       .columns = 64,
+                       .depth = 4000,
+                       .is_a_transposed = true,
+                       .addend = Addend::Itself};
+    Bench bench(one, *random_);
     bench.run(*gemms_);
     const std::vector<float> first = bench.result();
     bench.restart();

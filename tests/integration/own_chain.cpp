@@ -1,6 +1,7 @@
 // A user's own program: a small conv net with batch norm and dropout, as torch::nn modules. Prints its
 // losses as JSON. For test_own_chain.py.
-//   penstock_own_chain OUT STEPS KEY=VALUE ...     keys of [run], [train] and [plan]; --resume goes on
+//   penstock_own_chain OUT STEPS KEY=VALUE ...     keys of [run], [train] and [plan]; --resume goes on;
+//                                                  --least adds the least bytes that would do
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -61,10 +62,12 @@ std::shared_ptr<data::MemoryDataset> images() {
 
 int main(int argc, char** argv) {
   std::vector<std::string> settings;
-  bool resumes = false;
+  bool resumes = false, wants_least = false;
   for (int i = 3; i < argc; ++i) {
     if (std::strcmp(argv[i], "--resume") == 0) {
       resumes = true;
+    } else if (std::strcmp(argv[i], "--least") == 0) {
+      wants_least = true;
     } else {
       settings.emplace_back(argv[i]);
     }
@@ -86,7 +89,13 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < summary.losses.size(); ++i) {
       std::printf("%s%.17g", i == 0 ? "" : ", ", summary.losses[i]);
     }
-    std::printf("]}\n");
+    std::printf("], \"peak\": %lld", static_cast<long long>(summary.peak_bytes));
+    if (wants_least) {
+      recipe.plan.memory = "1KiB";
+      const plan::Outcome outcome = train::Trainer(make_chain, images(), recipe).plan();
+      std::printf(", \"least\": %lld", static_cast<long long>(outcome.most_least_bytes()));
+    }
+    std::printf("}\n");
     return 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

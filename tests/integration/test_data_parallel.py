@@ -1,6 +1,7 @@
 """Replicas: threads and processes have the same bits, bytes sent are those of the formulas, checkpoints go from any layout
 to any other, a flipped bit is caught, and bad input gets its line."""
 
+import array
 import json
 import os
 import pathlib
@@ -150,6 +151,38 @@ class Reading(DataTestCase):
                     self.assertLessEqual(
                         found["rank_ahead_bytes"][rank], self.AHEAD * self.BATCH / 2 * self.CONTEXT * 8
                     )
+
+    def write_tokens(self, wrong_at=None):
+        tokens = array.array("H", (i * 37 % 251 for i in range(40_000)))
+        if wrong_at is not None:
+            tokens[wrong_at] = 60_000
+        (self.folder / "tokens.bin").write_bytes(tokens.tobytes())
+        return {
+            "data.path": "tokens.bin",
+            "data.tokenizer": "tokens",
+            "plan.pipeline": 2,
+            "plan.data": 2,
+            "plan.micro_batches": 2,
+            "plan.schedule": "1f1b",
+        }
+
+    def test_ranks_look_through_a_token_file_together_and_read_what_is_theirs(self):
+        found = self.train(self.write_tokens())
+        for read in found["rank_read_bytes"]:
+            # A quarter of the file, of 2 bytes a token; then rows of one field.
+            rows = (read - 40_000 * 2 / 4) / (2 * self.CONTEXT)
+            self.assertGreaterEqual(rows, self.STEPS * self.BATCH / 2 - 1)
+            self.assertLessEqual(rows, (self.STEPS + self.AHEAD) * self.BATCH / 2 + self.HELD_OUT + 1)
+
+    def test_a_wrong_id_is_found_before_the_first_step_by_whoever_has_it(self):
+        for launcher in ("threads", "mpi") if MPIRUN else ("threads",):
+            for wrong_at in (5, 39_999):
+                with self.subTest(launcher=launcher, wrong_at=wrong_at):
+                    result = self.train(
+                        {**self.write_tokens(wrong_at), "run.out": "wrong"}, launcher=launcher, code=2
+                    )
+                    self.assertIn(f"tokens.bin has token 60000 at position {wrong_at}", result.stderr)
+                    self.assertFalse(list((self.folder / "wrong").glob("step-*")))
 
     def test_one_rank_reads_all_of_it(self):
         found = self.train({"run.out": "one"})

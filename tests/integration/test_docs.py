@@ -28,6 +28,17 @@ class Docs(unittest.TestCase):
         self.assertIn(f"<!-- options -->\n{tables}<!-- /options -->", page,
                       "paste the output of 'penstock options --markdown' into docs/recipes.md")
 
+    def test_families_are_named_in_their_folders_alone(self):
+        found = []
+        for folder in ("src", "app"):
+            for path in sorted((ROOT / folder).rglob("*")):
+                inside = path.relative_to(ROOT)
+                is_source = path.is_file() and path.suffix in {".h", ".cpp", ".cu", ".cuh", ".def", ".txt", ".cmake"}
+                if is_source and not re.match(r"src/penstock/model/[^/]+/", str(inside)):
+                    lines = enumerate(path.read_text().splitlines(), start=1)
+                    found += [f"{inside}:{n}" for n, line in lines if re.search(r"gpt-?2|llama", line, re.IGNORECASE)]
+        self.assertEqual({line.split(":")[0] for line in found}, {"src/penstock/config/families.def"}, found)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

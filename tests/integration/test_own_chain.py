@@ -4,6 +4,7 @@ nobody killed, the statistics of its batch norms included."""
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -42,13 +43,15 @@ class OwnChain(unittest.TestCase):
         self.assertEqual(result.code, 0, result)
         return json.loads(result.stdout.splitlines()[-1])
 
-    def kill_after_a_save(self, out, *settings):
+    def kill_after_saves(self, out, saves, *settings):
+        """As many, and then a moment, which may be in the middle of the next."""
         process = self.start(out, *settings)
         deadline = time.monotonic() + 60
-        while not list((self.folder / out).glob("step-*/manifest.json")):
+        while len(list((self.folder / out).glob("step-*/manifest.json"))) < saves:
             self.assertIsNone(process.poll(), "it ended before it was killed")
             self.assertLess(time.monotonic(), deadline, "it saves nothing")
             time.sleep(0.001)
+        time.sleep(random.Random(saves).uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         self.assertEqual(process.returncode, -signal.SIGKILL)
@@ -60,16 +63,22 @@ class OwnChain(unittest.TestCase):
             self.assertTrue(ours == theirs, f"{name} of {out}")
 
     def test_goes_on_after_a_kill_on_one_device_and_on_two_ranks(self):
-        whole = self.run_to_the_end("whole")
+        whole = self.run_to_the_end("whole", "--least")
         self.assertLess(whole["losses"][-1], whole["losses"][0])
-        for first, second in (("plan.pipeline=1", "plan.pipeline=2"), ("plan.pipeline=2", "plan.pipeline=1")):
-            shutil.rmtree(self.folder / "killed", ignore_errors=True)
-            self.kill_after_a_save("killed", "run.save_every=5", first)
-            rest = self.run_to_the_end("killed", "run.save_every=5", second, "--resume")
-            self.assertGreater(rest["first"], 0)
-            self.assertLess(rest["first"], STEPS)
-            self.assertEqual(rest["losses"], whole["losses"][rest["first"] :])
-            self.assert_same_end("killed", "whole")
+        limit = f"plan.memory={(whole['least'] + whole['peak']) // 2}"
+        one, two = "plan.pipeline=1", "plan.pipeline=2"
+        always = ("run.save_every=5", "run.keep=3")
+        for saves, (first, second) in enumerate(
+            (((one, limit), (one, limit)), ((one,), (two,)), ((two,), (one, limit)), ((two,), (two,))), start=1
+        ):
+            with self.subTest(first=first, second=second):
+                shutil.rmtree(self.folder / "killed", ignore_errors=True)
+                self.kill_after_saves("killed", min(saves, 3), *always, *first)
+                rest = self.run_to_the_end("killed", *always, *second, "--resume")
+                self.assertGreater(rest["first"], 0)
+                self.assertLess(rest["first"], STEPS)
+                self.assertEqual(rest["losses"], whole["losses"][rest["first"] :])
+                self.assert_same_end("killed", "whole")
 
     @unittest.skipIf(MPIRUN is None, "there is no mpirun")
     def test_processes_have_the_bits_of_threads(self):

@@ -211,9 +211,13 @@ TEST(ModuleLayer, DropoutGoesBackThroughTheMaskOfItsForward) {
   EXPECT_LT(test::relative_error(gradients[1], mask.sum(0)), 1e-6);
 }
 
-TEST(ModuleLayer, KnowsWhetherAFunctionDraws) {
-  const auto draws =
-      function_layer("noise", [](const Tensors& x) { return Tensors{x[0] + at::rand_like(x[0])}; });
+TEST(ModuleLayer, KnowsWhetherItDraws) {
+  struct NoiseImpl : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& x) { return is_training() ? x + at::rand_like(x) : x; }
+  };
+  const auto noise = std::make_shared<NoiseImpl>();
+  const auto draws = make_module_layer(
+      "noise", noise, [noise](const Tensors& x) { return Tensors{noise->forward(x[0])}; });
   const auto pure = function_layer("twice", [](const Tensors& x) { return Tensors{2 * x[0]}; });
   for (const auto* layer : {&draws, &pure}) {
     (*layer)->size_for({{{2, 3}, at::kFloat}}, at::kFloat);
@@ -245,22 +249,22 @@ TEST(ModuleLayer, AForwardChangesTheNextStateAndNeverTheCurrent) {
   ASSERT_EQ(layer->state().size(), 1U);
   const Tensors current{at::full({1}, 10.0F)}, input{at::ones({4, 1})};
   Tensors next{current[0].clone()};
-  const LayerState changes{current, next}, leaves_no_trace{current, {}};
+  const LayerState changes{current, next}, second{current, next, /*micro_batches_before=*/1};
+  const LayerState leaves_no_trace{current, {}};
   const auto forward = [&](const LayerState* state, bool is_training, Saved* saved = nullptr) {
     const Pass pass{.is_training = is_training, .state = state};
     return value_of(layer->forward({}, input, pass, saved)[0][0][0]);
   };
-  // One micro-batch goes on from where the one before ended.
   Saved saved;
   EXPECT_EQ(forward(&changes, true, &saved), 15);
-  EXPECT_EQ(forward(&changes, true), 19);
-  EXPECT_EQ(value_of(next[0]), 18);
+  EXPECT_EQ(forward(&second, true), 15) << "each micro-batch begins where the step does";
+  EXPECT_EQ(value_of(next[0]), 14) << "their mean";
   // A recomputed one, and an evaluation, leave no trace.
   EXPECT_EQ(forward(&leaves_no_trace, true), 15);
   EXPECT_EQ(forward(&leaves_no_trace, false), 11);
   EXPECT_EQ(forward(nullptr, false), 1) << "as the module was at first";
   EXPECT_EQ(value_of(current[0]), 10);
-  EXPECT_EQ(value_of(next[0]), 18);
+  EXPECT_EQ(value_of(next[0]), 14);
 }
 
 TEST(ModuleLayer, BatchNormTrainsLikeTheModuleAlone) {

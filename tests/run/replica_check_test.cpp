@@ -5,15 +5,18 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "penstock/base/text.h"
 #include "penstock/comm/local.h"
 #include "penstock/comm/mesh.h"
+#include "penstock/model/module_layer.h"
 #include "penstock/model/parameters.h"
 #include "penstock/model/units.h"
 
@@ -87,10 +90,14 @@ TEST(FindDrift, NamesRanksAsTheJobDoes) {
             "first of rank 9 differs from that of ranks 7, 11");
 }
 
-// Replicas of a small GPT-2, all alike at first.
+// Replicas, of a small GPT-2 where nothing else is said, all alike at first.
 class Replicas {
  public:
-  Replicas(int32_t count, Shard shard, at::ScalarType type) : chain_(test::small_gpt2(0, 1)) {
+  Replicas(int32_t count,
+           Shard shard,
+           at::ScalarType type,
+           model::Chain chain = test::small_gpt2(0, 1))
+      : chain_(std::move(chain)) {
     const std::vector<int32_t> one_stage = {0, static_cast<int32_t>(chain_.size())};
     const std::vector<plan::UnitSize> units = model::make_units(chain_, one_stage, 0);
     for (int32_t replica = 0; replica < count; ++replica) {
@@ -109,7 +116,7 @@ class Replicas {
   std::string drift(int32_t first_rank) const {
     std::vector<std::vector<ReplicatedTensor>> tensors;
     for (const auto& parameters : replicas_) {
-      tensors.push_back(replicated_weights(*parameters));
+      tensors.push_back(replicated_tensors(*parameters));
     }
     return drift_of(tensors, ranks_from(first_rank, tensors.size()));
   }
@@ -148,7 +155,7 @@ TEST(ReplicaCheck, FindsOneBitOfWholeWeights) {
 
 TEST(ReplicaCheck, ComparesEachTensorOnce) {
   const auto count_of = [](Shard shard, at::ScalarType type) {
-    return replicated_weights(Replicas(2, shard, type).of(0)).size();
+    return replicated_tensors(Replicas(2, shard, type).of(0)).size();
   };
   Replicas replicas(2, Shard::None, at::kFloat);
   const size_t all = replicas.of(0).all().size();
@@ -186,8 +193,22 @@ TEST(ReplicaCheck, ComparesWhatIsWholeBesideShardedWeights) {
 TEST(ReplicaCheck, HasNothingToCompareWhereParametersAreSharded) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     Replicas replicas(2, Shard::Parameters, type);
-    EXPECT_TRUE(replicated_weights(replicas.of(0)).empty());
+    EXPECT_TRUE(replicated_tensors(replicas.of(0)).empty());
     EXPECT_EQ(replicas.drift(0), "");
+  }
+}
+
+TEST(ReplicaCheck, FindsOneBitOfALayersState) {
+  for (const Shard shard : {Shard::None, Shard::Parameters}) {
+    SCOPED_TRACE(shard_name(shard));
+    model::Chain chain;
+    chain.add(model::module_layer("norm", torch::nn::BatchNorm1d(3)));
+    chain.end_with(model::function_loss(
+        "loss", [](const at::Tensor& x, const at::Tensor&) { return x.sum(); }));
+    Replicas replicas(3, shard, at::kFloat, std::move(chain));
+    EXPECT_EQ(replicas.drift(0), "");
+    flip_last_bit(replicas.of(2).states()[0].current[1]);
+    EXPECT_EQ(replicas.drift(0), "norm.running_var of rank 2 differs from that of ranks 0, 1");
   }
 }
 

@@ -155,7 +155,7 @@ at::Tensor tensor_in(const fs::path& file, const std::string& name, const at::Te
   if (entry == nullptr) {
     return {};
   }
-  const at::Tensor tensor = at::empty(like.sizes());
+  const at::Tensor tensor = at::empty(like.sizes(), like.options());
   stored.read(*entry, 0, {static_cast<std::byte*>(tensor.data_ptr()), size_t{tensor.nbytes()}});
   return tensor;
 }

@@ -52,7 +52,6 @@ struct CrossImpl : torch::nn::Module {
 };
 TORCH_MODULE(Cross);
 
-
 // An encoder's output, read by three later layers with others in between, and by the gradient of which
 // the encoder learns.
 Chain encoder_chain();

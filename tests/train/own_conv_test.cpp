@@ -1,5 +1,6 @@
 // Batch norm and dropout of torch::nn modules in a chain of a user's own.
 #include <cmath>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,10 +18,12 @@
 #include "penstock/checkpoint/safetensors.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/memory_dataset.h"
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/model/module_random.h"
 #include "penstock/train/batch_tensors.h"
 #include "penstock/train/trainer.h"
+
 #include "train/own_chains.h"
 
 namespace penstock::train {
@@ -60,28 +63,6 @@ Chain conv_net() {
       chain.end_with(model::function_loss("loss", [](const at::Tensor& x, const at::Tensor& label) {
         return at::cross_entropy_loss(x.mean({2, 3}), label, {}, at::Reduction::Sum);
       })));
-}
-
-TEST(OwnConvNet, HasTheBitsAndStatisticsOfOneDeviceInEveryPlan) {
-  const Result plain = train(&conv_net, images(), recipe_for("conv"));
-  ASSERT_FALSE(plain.state.empty());
-  const int64_t least = least_bytes(&conv_net, images(), recipe_for("conv_least"));
-  const int64_t most = plain.summary.predicted_rank_peak_bytes.at(0);
-  for (int i = 0; i < 5; ++i) {
-    config::Recipe recipe = recipe_for("conv_limited");
-    recipe.plan.memory = cat(least + (most - least) * i / 4);
-    const Result limited = train(&conv_net, images(), recipe);
-    EXPECT_EQ(limited.summary.losses, plain.summary.losses);
-    EXPECT_TRUE(limited.weights == plain.weights) << recipe.plan.memory;
-    EXPECT_TRUE(limited.state == plain.state) << recipe.plan.memory;
-    EXPECT_EQ(limited.summary.rank_peak_bytes, limited.summary.predicted_rank_peak_bytes);
-  }
-  config::Recipe recipe = recipe_for("conv_ranks");
-  recipe.plan.pipeline = 2;
-  const Result ranks = train(&conv_net, images(), recipe);
-  EXPECT_TRUE(ranks.weights == plain.weights);
-  EXPECT_TRUE(ranks.state == plain.state);
-  EXPECT_EQ(ranks.summary.rank_peak_bytes, ranks.summary.predicted_rank_peak_bytes);
 }
 
 TEST(OwnConvNet, GoesOnWithItsStatistics) {
@@ -143,9 +124,12 @@ TEST(OwnConvNet, CountsTheMicroBatchesOfAllReplicas) {
 // LibTorch alone: the loop that a user would have written, with the micro-batches, the order of samples
 // and the random numbers of the run.
 struct PlainLoop {
+  memory::Account& aside;
   std::vector<torch::nn::Sequential> blocks;
 
-  explicit PlainLoop(uint64_t seed) {
+  // In an account of its own: what it holds is not the run's.
+  explicit PlainLoop(uint64_t seed) : aside(memory::make_account()) {
+    const memory::AccountScope scope(aside);
     const model::RandomScope random(seed);
     for (const auto& [from, to] : {std::pair(3, 8), {8, 8}, {8, 4}}) {
       blocks.push_back(conv_block(from, to));
@@ -162,20 +146,26 @@ struct PlainLoop {
     return at::cross_entropy_loss(x.mean({2, 3}), label, {}, at::Reduction::Sum);
   }
 
-  void train(const config::Recipe& recipe, const data::DatasetPtr& dataset) {
+  // Returns the losses of the steps.
+  std::vector<double> train(const config::Recipe& recipe, const data::DatasetPtr& dataset) {
+    const memory::AccountScope scope(aside);
     const auto seed = static_cast<uint64_t>(recipe.train.seed);
     data::Loader loader(dataset, {.seed = seed, .batch = recipe.train.batch});
     const int64_t each = recipe.train.batch / recipe.plan.micro_batches;
+    std::vector<double> losses;
     for (int64_t step = 0; step < recipe.train.steps; ++step) {
       const data::Batch batch = loader.next();
       const model::Fields fields = as_tensors(batch);
+      double sums = 0;
       for (int64_t first = 0; first < recipe.train.batch; first += each) {
         const at::Tensor sum =
             loss(fields.at("inputs").narrow(0, first, each),
                  fields.at("targets").narrow(0, first, each),
                  {.seed = seed, .step = step, .first_sample = step * recipe.train.batch + first});
+        sums += sum.item<double>();
         (sum / recipe.train.batch).backward();
       }
+      losses.push_back(sums / static_cast<double>(recipe.train.batch));
       const c10::NoGradGuard no_grad;
       for (const torch::nn::Sequential& block : blocks) {
         for (at::Tensor& parameter : block->parameters()) {
@@ -184,41 +174,69 @@ struct PlainLoop {
         }
       }
     }
+    return losses;
+  }
+
+  void expect_same(const fs::path& checkpoint, const std::string& what) const {
+    const auto expect = [&](const char* file, const std::string& name, const at::Tensor& expected) {
+      const at::Tensor stored = tensor_in(checkpoint / file, name, expected);
+      ASSERT_TRUE(stored.defined()) << name << ", " << what;
+      EXPECT_TRUE(at::equal(stored, expected.detach())) << name << ", " << what;
+    };
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      for (const auto& one : blocks[i]->named_parameters()) {
+        expect("model.safetensors", cat("block ", i, ".", one.key()), one.value());
+      }
+      for (const auto& one : blocks[i]->named_buffers()) {
+        expect("layers.safetensors", cat("block ", i, ".", one.key()), one.value());
+      }
+    }
   }
 };
 
+// Losses, weights and statistics: of one device, at five limits, cut into two ranks, and resumed.
 TEST(OwnConvNet, HasTheBitsAndStatisticsOfAPlainLoop) {
-  config::Recipe recipe = recipe_for("conv_loop", 5);
-  recipe.train.optimizer = "sgd";
-  recipe.train.momentum = 0;
-  recipe.train.weight_decay = 0;
-  recipe.train.clip = 0;
-  recipe.train.lr = 0.0625;  // a power of two: products with it are exact, fused or not
+  constexpr int64_t kSteps = 5;
+  config::Recipe recipe = sgd_recipe("conv_loop", kSteps);
   recipe.plan.micro_batches = 2;
-  const Result ours = train(&conv_net, images(), recipe);
   at::set_num_threads(1);
   PlainLoop loop(static_cast<uint64_t>(recipe.train.seed));
-  loop.train(recipe, images());
-  const checkpoint::SafetensorsFile weights(ours.summary.checkpoint / "model.safetensors");
-  const checkpoint::SafetensorsFile state(ours.summary.checkpoint / "layers.safetensors");
-  const auto expect_same = [](const checkpoint::SafetensorsFile& file,
-                              const std::string& name,
-                              const at::Tensor& expected) {
-    const checkpoint::TensorEntry* entry = file.find(name);
-    ASSERT_NE(entry, nullptr) << name;
-    const at::Tensor stored = at::empty_like(expected);
-    file.read(*entry, 0, {static_cast<std::byte*>(stored.data_ptr()), size_t{stored.nbytes()}});
-    EXPECT_TRUE(at::equal(stored, expected.detach())) << name;
+  const std::vector<double> losses = loop.train(recipe, images());
+  EXPECT_LT(losses.back(), losses.front());
+  const auto expect_loop = [&](const config::Recipe& one, const std::string& what) {
+    const Result ours = train(&conv_net, images(), one);
+    EXPECT_EQ(ours.summary.losses, losses) << what;
+    EXPECT_EQ(ours.summary.rank_peak_bytes, ours.summary.predicted_rank_peak_bytes) << what;
+    loop.expect_same(ours.summary.checkpoint, what);
+    EXPECT_EQ(batches_tracked(ours.summary.checkpoint), kSteps * 2) << what;
+    return ours;
   };
-  for (size_t i = 0; i < loop.blocks.size(); ++i) {
-    for (const auto& one : loop.blocks[i]->named_parameters()) {
-      expect_same(weights, cat("block ", i, ".", one.key()), one.value());
-    }
-    for (const auto& one : loop.blocks[i]->named_buffers()) {
-      expect_same(state, cat("block ", i, ".", one.key()), one.value());
-    }
+  const int64_t most = expect_loop(recipe, "no limit").summary.peak_bytes;
+  const int64_t least = least_bytes(&conv_net, images(), recipe);
+  ASSERT_LT(least, most);
+  std::set<int64_t> peaks;
+  for (int i = 0; i < 5; ++i) {
+    config::Recipe limited = recipe;
+    limited.plan.memory = cat(least + (most - least) * i / 4);
+    peaks.insert(expect_loop(limited, limited.plan.memory).summary.peak_bytes);
   }
-  EXPECT_EQ(batches_tracked(ours.summary.checkpoint), 5 * 2);
+  EXPECT_GE(peaks.size(), 3u) << "limits that change nothing show nothing";
+  recipe.plan.pipeline = 2;
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    recipe.plan.schedule = schedule;
+    expect_loop(recipe, schedule);
+  }
+  recipe.plan.memory = cat(least_bytes(&conv_net, images(), recipe));
+  expect_loop(recipe, "two ranks in the least memory");
+
+  recipe.train.steps = 2;
+  train(&conv_net, images(), recipe);
+  recipe.plan.pipeline = 1;
+  recipe.plan.memory = "";
+  recipe.train.steps = kSteps;
+  const Result resumed = train(&conv_net, images(), recipe, recipe.run.out);
+  EXPECT_EQ(resumed.summary.losses, std::vector(losses.begin() + 2, losses.end()));
+  loop.expect_same(resumed.summary.checkpoint, "resumed");
 }
 
 }  // namespace

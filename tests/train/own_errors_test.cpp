@@ -11,6 +11,7 @@
 #include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/train/trainer.h"
+
 #include "train/own_chains.h"
 
 namespace penstock::train {

@@ -16,6 +16,7 @@
 #include "penstock/plan/inventory.h"
 #include "penstock/train/batch_tensors.h"
 #include "penstock/train/trainer.h"
+
 #include "train/own_chains.h"
 
 namespace penstock::train {

@@ -14,6 +14,7 @@ namespace {
 constexpr double kWell = 0;
 constexpr double kFileError = 1;
 constexpr double kCheckpointError = 2;
+constexpr double kConfigError = 3;
 
 }  // namespace
 
@@ -28,6 +29,9 @@ void run_together(comm::Group& group, const comm::What& what, const std::functio
   } catch (const CheckpointError& error) {
     own = kCheckpointError;
     message = error.what();
+  } catch (const ConfigError& error) {
+    own = kConfigError;
+    message = error.what();
   }
   const std::vector<double> outcomes = group.all_gather(std::span(&own, 1), what);
   for (int32_t rank = 0; rank < group.size(); ++rank) {
@@ -38,6 +42,9 @@ void run_together(comm::Group& group, const comm::What& what, const std::functio
     message = share_text(group, rank, std::move(message), what);
     if (outcome == kFileError) {
       throw FileError(message);
+    }
+    if (outcome == kConfigError) {
+      throw ConfigError(message);
     }
     throw CheckpointError(message);
   }

@@ -9,8 +9,8 @@
 
 namespace penstock::checkpoint {
 
-// All ranks call it. Where `work` throws a FileError or a CheckpointError on one of them, all throw
-// it; of several, that of the lowest rank. Other errors go their own way, and end the group.
+// All ranks call it. Where `work` throws a ConfigError, a FileError or a CheckpointError on one of them,
+// all throw it; of several, that of the lowest rank. Other errors go their own way, and end the group.
 void run_together(comm::Group& group, const comm::What& what, const std::function<void()>& work);
 
 // The text that `root` gives, on all ranks.

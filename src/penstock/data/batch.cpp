@@ -30,9 +30,10 @@ void read_row(const Dataset& dataset,
               Batch& batch) {
   for (size_t i = 0; i < fields.size(); ++i) {
     const size_t bytes = static_cast<size_t>(batch.fields[i].field.bytes());
-    dataset.read(sample,
-                 fields[i],
-                 std::span(batch.fields[i].bytes).subspan(static_cast<size_t>(row) * bytes, bytes));
+    batch.read_bytes += dataset.read(
+        sample,
+        fields[i],
+        std::span(batch.fields[i].bytes).subspan(static_cast<size_t>(row) * bytes, bytes));
   }
 }
 
@@ -84,6 +85,7 @@ void append(Batch& all, Batch next) {
   }
   all.samples += next.samples;
   all.rows += next.rows;
+  all.read_bytes += next.read_bytes;
 }
 
 }  // namespace penstock::data

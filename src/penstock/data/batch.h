@@ -19,6 +19,7 @@ struct Batch {
   int64_t first_sample = 0;         // of the whole batch, in the run
   int64_t samples = 0;              // of the whole batch
   int64_t first_row = 0, rows = 0;  // which of its rows are here
+  int64_t read_bytes = 0;           // of files, for these rows
   std::vector<BatchField> fields;
 
   // Nothing when the batch lacks a field of this name.

@@ -27,17 +27,19 @@ class Dataset {
 
   // Puts field `field` (an index into fields()) of sample `sample` into `into`, which has the
   // field's bytes. Safe from several threads at once. The same sample always gives the same bytes.
-  virtual void read(int64_t sample, size_t field, std::span<std::byte> into) const = 0;
+  // Returns how many bytes of files that took; 0 where it took none.
+  virtual int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const = 0;
+
+  // Looks through part `part` of `parts` of the data, if that can be done within seconds, and throws
+  // what is wrong with it. Each rank of a run looks through its own part before the first step. Returns
+  // how many bytes of files that took.
+  virtual int64_t check(int64_t part, int64_t parts) const;
 
   // Tells this data from other data, cheaply: a run does not resume on other data.
   virtual std::string fingerprint() const = 0;
 
   // For people: "338,027 tokens"; "1,200 samples" unless a dataset says otherwise.
   virtual std::string size_text() const;
-
-  // Bytes that read() has taken from files so far, as the dataset counts them; 0 where nothing is
-  // read from files.
-  virtual int64_t bytes_read() const { return 0; }
 
   // The index of a field, or -1 when there is none of this name.
   int find(const std::string& name) const;

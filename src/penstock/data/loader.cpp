@@ -88,6 +88,7 @@ void Loader::read_ahead(const std::stop_token& stop) {
       }
       read_row(*dataset_, fields_, order_.at(first + batch.first_row + row), row, batch);
     }
+    read_bytes_ += batch.read_bytes;
     const std::lock_guard lock(mutex_);
     ready_.push_back(std::move(batch));
     changed_.notify_all();

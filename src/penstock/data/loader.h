@@ -5,6 +5,7 @@
 // batch agree on it without a word. Only the rows and fields that are asked for are read and kept.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -46,6 +47,9 @@ class Loader {
   // account. A batch that next() has given is the caller's.
   int64_t bytes() const;
 
+  // Of files, what is read ahead included.
+  int64_t read_bytes() const { return read_bytes_; }
+
  private:
   void run(const std::stop_token& stop);
   void read_ahead(const std::stop_token& stop);
@@ -59,6 +63,7 @@ class Loader {
   std::condition_variable_any changed_;
   std::deque<Batch> ready_;
   std::exception_ptr error_;
+  std::atomic<int64_t> read_bytes_ = 0;
 
   // Last, so that it is stopped and joined before anything it uses goes.
   std::jthread thread_;

@@ -60,10 +60,11 @@ MemoryDataset& MemoryDataset::add(std::string name,
   return *this;
 }
 
-void MemoryDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
+int64_t MemoryDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
   check_read(sample, field, into);
   std::memcpy(
       into.data(), values_[field].data() + static_cast<size_t>(sample) * into.size(), into.size());
+  return 0;
 }
 
 std::string MemoryDataset::fingerprint() const {
@@ -88,9 +89,10 @@ FunctionDataset::FunctionDataset(int64_t samples,
   PENSTOCK_CHECK(read_ != nullptr, "no function to read with");
 }
 
-void FunctionDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
+int64_t FunctionDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
   check_read(sample, field, into);
   read_(sample, field, into);
+  return 0;
 }
 
 }  // namespace penstock::data

@@ -58,7 +58,7 @@ class MemoryDataset final : public Dataset {
 
   int64_t samples() const override { return samples_; }
   const std::vector<Field>& fields() const override { return fields_; }
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override;
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override;
   std::string fingerprint() const override;  // a checksum of all fields and their bytes
 
  private:
@@ -77,7 +77,7 @@ class FunctionDataset final : public Dataset {
 
   int64_t samples() const override { return samples_; }
   const std::vector<Field>& fields() const override { return fields_; }
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override;
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override;
   std::string fingerprint() const override { return fingerprint_; }
 
  private:

@@ -1,15 +1,14 @@
 #include "penstock/data/text_source.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/file.h"
 #include "penstock/base/log.h"
 #include "penstock/data/source_files.h"
-#include "penstock/data/tokenizer.h"
 
 namespace penstock::data {
 
@@ -17,82 +16,70 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kJoinBytes = size_t{1} << 20;
+// Files beyond this are mapped, smaller ones opened for each read: the system bounds the mappings of a
+// process to some ten thousands.
+constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
-// A binary file shows within its first bytes. A corpus of hundreds of gigabytes should not be read
-// through before training; a NUL byte past this point reads as an end of document.
-constexpr size_t kBinaryScanBytes = size_t{1} << 28;
+// A binary file shows within its first bytes. All ranks look at all files, so they look at no more; a
+// NUL byte past this point reads as an end of document.
+constexpr int64_t kHeadBytes = 8000;
 
-std::optional<int64_t> position_of_nul(std::span<const std::byte> bytes) {
-  const size_t scanned = std::min(bytes.size(), kBinaryScanBytes);
-  const void* found = std::memchr(bytes.data(), 0, scanned);
-  if (found == nullptr) {
-    return std::nullopt;
-  }
-  return static_cast<const std::byte*>(found) - bytes.data();
-}
-
-class DocumentJoiner {
- public:
-  void add(MappedFile document) {
-    if (has_document_) {
-      joined_.push_back(static_cast<std::byte>(kEndOfDocument));
-    }
-    has_document_ = true;
-    const std::span<const std::byte> text = document.bytes();
-    if (text.size() <= kJoinBytes) {
-      joined_.insert(joined_.end(), text.begin(), text.end());
-      return;
-    }
-    close_joined();
-    segments_.emplace_back(std::move(document), 0, 1);
-  }
-
-  std::vector<TokenSegment> finish() {
-    close_joined();
-    return std::move(segments_);
-  }
-
- private:
-  void close_joined() {
-    if (!joined_.empty()) {
-      joined_.shrink_to_fit();
-      segments_.emplace_back(std::exchange(joined_, {}));
-    }
-  }
-
-  std::vector<TokenSegment> segments_;
-  std::vector<std::byte> joined_;
-  bool has_document_ = false;
+struct TextFile {
+  fs::path path;
+  int64_t bytes = 0;
+  std::optional<int64_t> nul;  // where its head has a NUL byte: it is no text
 };
 
-void add_file(const std::string& entry, DocumentJoiner& joiner) {
-  MappedFile file{fs::path(entry)};
-  if (file.bytes().empty()) {
+TextFile look_at(const fs::path& path) {
+  const OffsetReader file(path);
+  std::vector<std::byte> head(static_cast<size_t>(std::min(file.size(), kHeadBytes)));
+  file.read(0, head);
+  const auto nul = std::find(head.begin(), head.end(), std::byte{0});
+  TextFile found{path, file.size(), {}};
+  if (nul != head.end()) {
+    found.nul = nul - head.begin();
+  }
+  return found;
+}
+
+void add_document(const TextFile& file, std::vector<TokenSegment>& segments) {
+  if (!segments.empty()) {
+    segments.back().end_document();
+  }
+  if (file.bytes > kMappedBytes) {
+    segments.emplace_back(MappedFile(file.path), /*header_bytes=*/0, /*token_bytes=*/1);
+  } else {
+    segments.emplace_back(file.path, file.bytes);
+  }
+}
+
+void add_file(const std::string& entry, std::vector<TokenSegment>& segments) {
+  const TextFile file = look_at(entry);
+  if (file.bytes == 0) {
     throw ConfigError(cat("data.path = \"", entry, "\" is empty; give a file with text in it"));
   }
-  if (const auto position = position_of_nul(file.bytes())) {
+  if (file.nul) {
     throw ConfigError(cat("data.path = \"",
                           entry,
                           "\" is not text: it has a NUL byte at position ",
-                          *position,
+                          *file.nul,
                           "; convert it to UTF-8, or set data.tokenizer = \"tokens\" if it is a "
                           "token file"));
   }
-  joiner.add(std::move(file));
+  add_document(file, segments);
 }
 
-void add_folder(const std::string& entry, DocumentJoiner& joiner) {
+void add_folder(const std::string& entry, std::vector<TokenSegment>& segments) {
   int64_t text_files = 0, empty_files = 0, binary_files = 0;
   for (const fs::path& path : files_below(entry)) {
-    MappedFile file(path);
-    if (file.bytes().empty()) {
+    const TextFile file = look_at(path);
+    if (file.bytes == 0) {
       ++empty_files;
-    } else if (position_of_nul(file.bytes())) {
+    } else if (file.nul) {
       ++binary_files;
     } else {
       ++text_files;
-      joiner.add(std::move(file));
+      add_document(file, segments);
     }
   }
   if (text_files == 0) {
@@ -110,7 +97,7 @@ void add_folder(const std::string& entry, DocumentJoiner& joiner) {
              entry,
              "\": ",
              text_files,
-             " text files read; ",
+             " text files; ",
              empty_files,
              " empty and ",
              binary_files,
@@ -121,15 +108,15 @@ void add_folder(const std::string& entry, DocumentJoiner& joiner) {
 }  // namespace
 
 std::vector<TokenSegment> open_text(const std::vector<std::string>& entries) {
-  DocumentJoiner joiner;
+  std::vector<TokenSegment> segments;
   for (const std::string& entry : entries) {
     if (is_folder(entry)) {
-      add_folder(entry, joiner);
+      add_folder(entry, segments);
     } else {
-      add_file(entry, joiner);
+      add_file(entry, segments);
     }
   }
-  return joiner.finish();
+  return segments;
 }
 
 }  // namespace penstock::data

@@ -9,9 +9,9 @@
 
 namespace penstock::data {
 
-// The text that `entries` (split_entries) name, in order. Files up to 1 MiB are joined in memory,
-// which takes about their size; larger ones are mapped, so the memory for a large corpus stays
-// bounded, and a folder of very many small files does not use up the system's mappings.
+// The text that `entries` (split_entries) name, in order. Of each file the first bytes are looked at,
+// and no more: a rank reads what its samples need. Memory grows with the number of files, not with
+// their sizes.
 //
 // In a folder, empty files and binary ones (with a NUL byte) are left out. Throws ConfigError when
 // an entry does not exist, gives no text at all, or is itself a binary file.

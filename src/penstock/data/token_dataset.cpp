@@ -27,20 +27,26 @@ TokenDataset::TokenDataset(std::shared_ptr<const TokenStore> store,
   PENSTOCK_CHECK(tokens() > context_, tokens(), " tokens, context ", context_);
 }
 
-void TokenDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
+int64_t TokenDataset::read(int64_t sample, size_t field, std::span<std::byte> into) const {
   check_read(sample, field, into);
   // Targets, the second field, are one token further on.
   int64_t next = begin_ + sample * context_ + static_cast<int64_t>(field);
   // Piece by piece, as `into` need not be aligned for tokens.
   std::array<int64_t, 512> buffer;
+  int64_t bytes = 0;
   while (!into.empty()) {
     const std::span<int64_t> part =
         std::span(buffer).first(std::min(buffer.size(), into.size() / sizeof(int64_t)));
-    bytes_read_ += store_->read(next, part);
+    bytes += store_->read(next, part);
     std::memcpy(into.data(), part.data(), part.size_bytes());
     into = into.subspan(part.size_bytes());
     next += static_cast<int64_t>(part.size());
   }
+  return bytes;
+}
+
+int64_t TokenDataset::check(int64_t part, int64_t parts) const {
+  return store_->check(begin_ + tokens() * part / parts, begin_ + tokens() * (part + 1) / parts);
 }
 
 std::string TokenDataset::fingerprint() const {

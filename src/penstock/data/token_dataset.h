@@ -4,7 +4,6 @@
 // the first `context` of them, "targets" the last: each input's next token.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,13 +29,13 @@ class TokenDataset final : public Dataset {
 
   int64_t samples() const override { return (tokens() - 1) / context_; }
   const std::vector<Field>& fields() const override { return fields_; }
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override;
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override;
+  int64_t check(int64_t part, int64_t parts) const override;
 
   // The number of tokens and a checksum of the first and the last few thousand. "338027 tokens,
   // checksum 1a2b3c4d"
   std::string fingerprint() const override;
   std::string size_text() const override;
-  int64_t bytes_read() const override { return bytes_read_; }
 
  private:
   std::shared_ptr<const TokenStore> store_;
@@ -44,7 +43,6 @@ class TokenDataset final : public Dataset {
   int64_t end_;
   int64_t context_;
   std::vector<Field> fields_;
-  mutable std::atomic<int64_t> bytes_read_ = 0;
 };
 
 // Holds out the last `held_out` share (0 <= held_out < 1) of the tokens for validation. Throws

@@ -3,8 +3,10 @@
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/data/tokenizer.h"
 
 namespace penstock::data {
 
@@ -25,25 +27,34 @@ void widen(const std::byte* source, std::span<int64_t> out) {
 }  // namespace
 
 TokenSegment::TokenSegment(MappedFile file, size_t header_bytes, size_t token_bytes)
-    : storage_(std::move(file)), header_bytes_(header_bytes), token_bytes_(token_bytes) {
+    : file_(std::move(file)), header_bytes_(header_bytes), token_bytes_(token_bytes) {
   PENSTOCK_CHECK(token_bytes == 1 || token_bytes == 2 || token_bytes == 4, token_bytes, " bytes");
+  const size_t bytes = std::get<MappedFile>(file_).bytes().size() - header_bytes;
+  in_file_ = static_cast<int64_t>(bytes / token_bytes);
 }
 
-TokenSegment::TokenSegment(std::vector<std::byte> text) : storage_(std::move(text)) {}
+TokenSegment::TokenSegment(std::filesystem::path path, int64_t bytes)
+    : file_(std::move(path)), in_file_(bytes) {}
 
-std::span<const std::byte> TokenSegment::bytes() const {
-  if (const MappedFile* file = std::get_if<MappedFile>(&storage_)) {
-    return file->bytes().subspan(header_bytes_);
+int64_t TokenSegment::read(int64_t first, std::span<int64_t> out) const {
+  if (ends_document_ && first + std::ssize(out) == size() && !out.empty()) {
+    out.back() = kEndOfDocument;
+    out = out.first(out.size() - 1);
   }
-  return std::get<std::vector<std::byte>>(storage_);
+  if (!out.empty()) {
+    read_file(first, out);
+  }
+  return std::ssize(out) * static_cast<int64_t>(token_bytes_);
 }
 
-int64_t TokenSegment::size() const {
-  return static_cast<int64_t>(bytes().size() / token_bytes_);
-}
-
-void TokenSegment::read(int64_t first, std::span<int64_t> out) const {
-  const std::byte* source = bytes().data() + static_cast<size_t>(first) * token_bytes_;
+void TokenSegment::read_file(int64_t first, std::span<int64_t> out) const {
+  if (const auto* path = std::get_if<std::filesystem::path>(&file_)) {
+    std::vector<std::byte> bytes(out.size());
+    OffsetReader(*path).read(first, bytes);
+    return widen<uint8_t>(bytes.data(), out);
+  }
+  const std::byte* source = std::get<MappedFile>(file_).bytes().data() + header_bytes_ +
+                            static_cast<size_t>(first) * token_bytes_;
   switch (token_bytes_) {
     case 1:
       return widen<uint8_t>(source, out);
@@ -55,8 +66,8 @@ void TokenSegment::read(int64_t first, std::span<int64_t> out) const {
 }
 
 std::string TokenSegment::name() const {
-  const MappedFile* file = std::get_if<MappedFile>(&storage_);
-  return file != nullptr ? file->path().string() : "joined text";
+  const MappedFile* mapped = std::get_if<MappedFile>(&file_);
+  return (mapped != nullptr ? mapped->path() : std::get<std::filesystem::path>(file_)).string();
 }
 
 }  // namespace penstock::data

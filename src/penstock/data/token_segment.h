@@ -1,13 +1,13 @@
-// A run of tokens that lie side by side, in a mapped file or in memory: bytes, or unsigned 16-bit
-// or 32-bit integers, little endian. A TokenStore is a list of these.
+// A run of tokens that lie side by side in a file: bytes, or unsigned 16-bit or 32-bit integers,
+// little endian. A TokenStore is a list of these.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "penstock/base/file.h"
 
@@ -18,24 +18,29 @@ class TokenSegment {
   // The tokens of `file` after its first `header_bytes`, of 1, 2 or 4 bytes each.
   TokenSegment(MappedFile file, size_t header_bytes, size_t token_bytes);
 
-  // One token per byte.
-  explicit TokenSegment(std::vector<std::byte> text);
+  // A file that is opened anew for each read: a folder may hold more files than can be mapped. One
+  // token per byte.
+  TokenSegment(std::filesystem::path path, int64_t bytes);
 
-  int64_t size() const;
-  int64_t token_bytes() const { return static_cast<int64_t>(token_bytes_); }
+  // Another document follows: one more token, which is in no file, says so.
+  void end_document() { ends_document_ = true; }
 
-  // Tokens [first, first + out.size()).
-  void read(int64_t first, std::span<int64_t> out) const;
+  int64_t size() const { return in_file_ + (ends_document_ ? 1 : 0); }
 
-  // For messages: the file, or a few words when there is none.
-  std::string name() const;
+  // Tokens [first, first + out.size()). Returns how many bytes of the file they take. FileError where
+  // the file has become shorter.
+  int64_t read(int64_t first, std::span<int64_t> out) const;
+
+  std::string name() const;  // the file
 
  private:
-  std::span<const std::byte> bytes() const;
+  void read_file(int64_t first, std::span<int64_t> out) const;
 
-  std::variant<MappedFile, std::vector<std::byte>> storage_;
+  std::variant<MappedFile, std::filesystem::path> file_;
   size_t header_bytes_ = 0;
   size_t token_bytes_ = 1;
+  int64_t in_file_ = 0;  // tokens
+  bool ends_document_ = false;
 };
 
 }  // namespace penstock::data

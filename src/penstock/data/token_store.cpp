@@ -53,16 +53,11 @@ std::vector<TokenSegment> open_segments(const SourceOptions& options) {
 }  // namespace
 
 TokenStore TokenStore::open(const SourceOptions& options) {
-  TokenStore store(open_segments(options), options.vocabulary);
-  // Bytes fit by their nature.
-  if (options.tokenizer != "bytes" && store.size() <= kFullCheckTokens) {
-    store.check_all();
-  }
-  return store;
+  return {open_segments(options), options.vocabulary, options.tokenizer != "bytes"};
 }
 
-TokenStore::TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary)
-    : segments_(std::move(segments)), starts_{0}, vocabulary_(vocabulary) {
+TokenStore::TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary, bool has_ids)
+    : segments_(std::move(segments)), starts_{0}, vocabulary_(vocabulary), has_ids_(has_ids) {
   for (const TokenSegment& segment : segments_) {
     starts_.push_back(starts_.back() + segment.size());
   }
@@ -84,8 +79,7 @@ int64_t TokenStore::read(int64_t first, std::span<int64_t> out) const {
     const int64_t inside = first - starts_[i];
     const int64_t left = segments_[i].size() - inside;
     const std::span<int64_t> part = out.first(std::min(out.size(), static_cast<size_t>(left)));
-    segments_[i].read(inside, part);
-    bytes += static_cast<int64_t>(part.size()) * segments_[i].token_bytes();
+    bytes += segments_[i].read(inside, part);
     const auto bad = std::find_if(
         part.begin(), part.end(), [this](int64_t token) { return token >= vocabulary_; });
     if (bad != part.end()) {
@@ -97,13 +91,18 @@ int64_t TokenStore::read(int64_t first, std::span<int64_t> out) const {
   return bytes;
 }
 
-void TokenStore::check_all() const {
-  std::vector<int64_t> buffer(size_t{1} << 14);
-  const std::span<int64_t> all(buffer);
-  const int64_t step = static_cast<int64_t>(buffer.size());
-  for (int64_t first = 0; first < size(); first += step) {
-    read(first, all.first(static_cast<size_t>(std::min(step, size() - first))));
+int64_t TokenStore::check(int64_t first, int64_t end) const {
+  if (!has_ids_ || size() > kFullCheckTokens) {
+    return 0;
   }
+  std::vector<int64_t> buffer(size_t{1} << 14);
+  const int64_t step = std::ssize(buffer);
+  int64_t bytes = 0;
+  for (; first < end; first += step) {
+    const int64_t count = std::min(step, end - first);
+    bytes += read(first, std::span(buffer).first(static_cast<size_t>(count)));
+  }
+  return bytes;
 }
 
 }  // namespace penstock::data

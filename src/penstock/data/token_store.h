@@ -18,7 +18,7 @@ struct SourceOptions {
 
 class TokenStore {
  public:
-  // Up to this many tokens, open() looks at every id, so that a wrong one is found before training.
+  // Up to this many tokens, check() looks at every id, so that a wrong one is found before training.
   // Larger stores would take minutes; there an id is checked when it is read.
   static constexpr int64_t kFullCheckTokens = int64_t{1} << 28;
 
@@ -33,14 +33,17 @@ class TokenStore {
   // vocabulary.
   int64_t read(int64_t first, std::span<int64_t> out) const;
 
- private:
-  TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary);
+  // Reads tokens [first, end), where there may be a wrong id and looking for it takes no minutes.
+  // Returns how many bytes that took.
+  int64_t check(int64_t first, int64_t end) const;
 
-  void check_all() const;
+ private:
+  TokenStore(std::vector<TokenSegment> segments, int64_t vocabulary, bool has_ids);
 
   std::vector<TokenSegment> segments_;
   std::vector<int64_t> starts_;  // first token of each segment, and the end
   int64_t vocabulary_;
+  bool has_ids_;  // bytes fit by their nature
 };
 
 }  // namespace penstock::data

@@ -1,6 +1,6 @@
 // The arithmetic that hand-written layers share: linear maps, residuals, layer norm, each with
-// its gradient. All work below autograd. Matrices are row-major; a weight is [in, out] as in
-// GPT-2's checkpoints, which on this kind of processor is also 10 to 15 % faster than [out, in].
+// its gradient. All work below autograd. Matrices are row-major; a weight is [in, out], as checkpoints of
+// some families have it, which on this kind of processor is also 10 to 15 % faster than [out, in].
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,7 +13,10 @@
 namespace penstock::model {
 
 Chain& Chain::add(std::unique_ptr<Layer> layer, LayerOptions options) {
-  PENSTOCK_CHECK(loss_ == nullptr, "layer ", layer->name(), " comes after the loss");
+  if (loss_ != nullptr) {
+    throw ConfigError(
+        cat("layer ", layer->name(), " is added after the loss; end_with comes last"));
+  }
   const auto has_its_name = [&](const auto& other) { return other->name() == layer->name(); };
   if (layer->name().empty() || std::any_of(layers_.begin(), layers_.end(), has_its_name)) {
     throw ConfigError(layer->name().empty()
@@ -50,9 +53,17 @@ Chain& Chain::add(std::unique_ptr<Layer> layer, LayerOptions options) {
 }
 
 Chain& Chain::end_with(std::unique_ptr<Loss> loss, LossNames names) {
-  PENSTOCK_CHECK(loss_ == nullptr, "the chain has a loss already: ", loss_->name());
+  if (loss_ != nullptr) {
+    throw ConfigError(cat("the chain has a loss already: ", loss_->name()));
+  }
   if (layers_.empty()) {
     throw ConfigError(cat("the chain of loss ", loss->name(), " has no layer"));
+  }
+  if (names.targets.empty()) {
+    throw ConfigError(cat("loss ",
+                          loss->name(),
+                          " names no .targets, by which samples count; one that compares with what "
+                          "the chain was given names that field, .targets = {\"inputs\"} say"));
   }
   std::vector<std::string> layer_names;
   for (const auto& layer : layers_) {
@@ -77,6 +88,15 @@ void Chain::require_agreement() const {
       learns = learns || !spec.is_frozen;
       const auto [place, is_new] = known.try_emplace(spec.name, spec, user);
       const auto& [first, first_user] = place->second;
+      if (!is_new && spec.init == ParameterSpec::Init::Given) {
+        throw ConfigError(cat("layers ",
+                              first_user,
+                              " and ",
+                              user,
+                              " both have a parameter ",
+                              spec.name,
+                              "; give one of the layers another name"));
+      }
       if (first.lr_scale != spec.lr_scale || first.is_frozen != spec.is_frozen) {
         throw ConfigError(cat(first_user,
                               " and ",
@@ -226,7 +246,8 @@ Shapes ChainShapes::outputs_of(const Edges& all, int64_t layer) const {
 
 ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
                               int64_t samples,
-                              at::ScalarType compute_type) const {
+                              at::ScalarType compute_type,
+                              bool is_training) const {
   ChainShapes shapes{.samples = samples};
   shapes.carried.resize(edges().carried.size());
   for (const std::string& name : edges_.first_fields) {
@@ -243,7 +264,9 @@ ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
     shapes.targets.push_back(field_shape(fields, name, samples));
   }
   for (int64_t i = 0; i < size(); ++i) {
-    Shapes outputs = layer(i).size_for(shapes.inputs_of(edges_, i), compute_type).outputs;
+    const Shapes inputs = shapes.inputs_of(edges_, i);
+    Shapes outputs = is_training ? layer(i).size_for(inputs, compute_type).outputs
+                                 : layer(i).outputs_in_evaluation(inputs, compute_type);
     const std::vector<Place>& places = edges_.outputs[static_cast<size_t>(i)];
     if (outputs.size() != places.size()) {
       throw ConfigError(cat("layer ",
@@ -280,8 +303,8 @@ const at::Tensor& field_of(const Fields& fields, const std::string& name) {
   return found->second;
 }
 
-// Autograd may hand out one tensor as the gradient of several inputs (of a sum, say). What is added to
-// later must not be another's.
+// Autograd may hand out one tensor as the gradient of several inputs (of a sum, say), or as a part of a
+// larger one. What is added to later must be nobody else's, and hold no more than it is counted as.
 void add_gradient(at::Tensor& sum, at::Tensor part) {
   if (!part.defined()) {
     return;
@@ -289,9 +312,9 @@ void add_gradient(at::Tensor& sum, at::Tensor part) {
   if (sum.defined()) {
     sum.add_(part);
   } else {
-    sum = part.storage().use_count() > 1 || !part.is_contiguous()
-              ? part.clone(at::MemoryFormat::Contiguous)
-              : std::move(part);
+    const bool is_ours = part.use_count() == 1 && part.storage().use_count() == 1 &&
+                         part.is_contiguous() && part.storage().nbytes() == part.nbytes();
+    sum = is_ours ? std::move(part) : part.clone(at::MemoryFormat::Contiguous);
   }
 }
 

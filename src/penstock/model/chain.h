@@ -93,11 +93,18 @@ class Chain {
 
   // For batches of so many samples with these fields; those of `shapes` may be of any number of samples.
   // ConfigError where a layer does not go with what it is given: it names the layer and the shapes.
+  // is_training: else of an evaluation.
   ChainShapes shapes_for(const std::map<std::string, TensorShape>& fields,
                          int64_t samples,
-                         at::ScalarType compute_type) const;
+                         at::ScalarType compute_type,
+                         bool is_training = true) const;
+
+  // Of a user's own layers: what goes wrong in one may be theirs to mend, and names it.
+  void set_own() { is_own_ = true; }
+  bool is_own() const { return is_own_; }
 
  private:
+  bool is_own_ = false;
   std::vector<std::unique_ptr<Layer>> layers_;
   void require_agreement() const;
 

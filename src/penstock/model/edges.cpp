@@ -72,11 +72,20 @@ class Builder {
     }
   }
 
-  // A name that a later layer makes is more likely a mistake in the order than a field.
+  bool makes(int32_t layer, const std::string& name) const {
+    const std::vector<std::string> writes = writes_of(layer);
+    return std::find(writes.begin(), writes.end(), name) != writes.end();
+  }
+
+  // A name that a later layer makes is more likely a mistake in the order than a field. What a layer reads
+  // and makes anew, "x" say, can only be a field.
   void require_not_later(int32_t layer, const std::string& name) const {
-    for (int32_t later = layer; later + 1 < static_cast<int32_t>(names_.size()); ++later) {
-      const std::vector<std::string> writes = writes_of(later);
-      if (std::find(writes.begin(), writes.end(), name) != writes.end() && name != "inputs") {
+    const int32_t loss = static_cast<int32_t>(names_.size()) - 1;
+    if (layer == loss || makes(layer, name) || name == "inputs") {
+      return;
+    }
+    for (int32_t later = layer + 1; later < loss; ++later) {
+      if (makes(later, name)) {
         throw ConfigError(cat("layer ",
                               name_of(layer),
                               " reads \"",

@@ -56,6 +56,10 @@ std::string shape_text(const Tensors& tensors) {
   return tensors.size() == 1 ? text : cat("(", text, ")");
 }
 
+Shapes Layer::outputs_in_evaluation(const Shapes& inputs, at::ScalarType compute_type) const {
+  return size_for(inputs, compute_type).outputs;
+}
+
 const std::vector<StateSpec>& Layer::state() const {
   static const std::vector<StateSpec> none;
   return none;

@@ -71,10 +71,12 @@ class Gradients {
 
 // What a layer changes beside gradients, such as the statistics of a batch norm; in the order of
 // its state(). Every forward of a step sees the same `current`. All but recomputed forwards change
-// `next`, which becomes current when the step is done.
+// `next`, which becomes current when the step is done. What a forward returns depends on `current`
+// alone: a recomputed one finds no `next`.
 struct LayerState {
   std::span<const at::Tensor> current;
-  std::span<at::Tensor> next;  // empty: a forward that leaves no trace
+  std::span<at::Tensor> next;        // empty: a forward that leaves no trace
+  int64_t micro_batches_before = 0;  // whose forwards have left their traces in `next`
 };
 
 // Where in training a call stands. Random numbers depend on this alone.
@@ -142,7 +144,7 @@ struct StateSpec {
   at::ScalarType type = at::kFloat;
   at::Tensor initial;  // its first values
   // How what replicas have made of it in an update becomes one: their mean (statistics), the sum of
-  // what each has added (counters), the largest (amax).
+  // what each has added (counters), the largest (amax, flags).
   enum class Merge { Mean, Sum, Max } merge = Merge::Mean;
 };
 
@@ -218,10 +220,12 @@ class Layer {
                                  WeightWork& work) const;
   virtual void backward_weight(Weights weights, Gradients gradients, WeightWork work) const;
 
-  // Shapes, without running anything where the layer knows; otherwise one forward on zeros.
+  // Shapes, without running anything where the layer knows; otherwise some forwards on stand-ins.
   virtual LayerSize size_for(const Shapes& inputs,
                              at::ScalarType compute_type,
                              int32_t mode = 0) const = 0;
+  // Where an evaluation has other inputs than training, the last ones say.
+  virtual Shapes outputs_in_evaluation(const Shapes& inputs, at::ScalarType compute_type) const;
 };
 
 // The end of a chain: turns what reaches it into the loss. Forward and backward are one
@@ -251,6 +255,10 @@ class Loss {
                           const Tensors& input,
                           const Tensors& targets,
                           double scale) const = 0;
+
+  // Whether backward draws from LibTorch's generator: then it is called in a RandomScope
+  // (module_random.h).
+  virtual bool is_random() const { return false; }
 
   // How many targets count: the divisor that turns a sum into a mean.
   virtual int64_t count(const Tensors& targets) const = 0;

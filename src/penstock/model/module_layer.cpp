@@ -1,91 +1,64 @@
 #include "penstock/model/module_layer.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
-#include <mutex>
-#include <set>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/layer_error.h"
+#include "penstock/model/module_buffers.h"
+#include "penstock/model/module_graph.h"
+#include "penstock/model/module_parts.h"
 #include "penstock/model/module_random.h"
+#include "penstock/model/module_weights.h"
 
 namespace penstock::model {
 
 namespace {
 
-struct Graph {
-  Tensors inputs;   // the leaves that the backward stops at
-  Tensors outputs;  // carry the graph
-};
-
-// The gradient of a sum is one number for many elements. Everybody counts on as many bytes as the tensor
-// has elements.
-at::Tensor dense(at::Tensor gradient) {
-  return !gradient.defined() || gradient.is_non_overlapping_and_dense() ? std::move(gradient)
-                                                                        : gradient.contiguous();
+// To measure by: numbers that most functions are defined for, and of integers zeros, which are always an
+// index.
+at::Tensor stand_in(const std::vector<int64_t>& shape,
+                    at::ScalarType type,
+                    double from,
+                    double to) {
+  at::Tensor tensor = at::zeros(shape, type);
+  if (tensor.is_floating_point()) {
+    tensor.uniform_(from, to, at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1));
+  } else if (type == at::kBool) {
+    tensor.fill_(true);
+  }
+  return tensor;
 }
 
-// Modules of the layers that there are. Each belongs to one: ranks that are threads would run it at the
-// same time.
-class ModulesInUse {
- public:
-  bool add(const torch::nn::Module* module) {
-    const std::lock_guard lock(mutex_);
-    return modules_.insert(module).second;
-  }
-  void remove(const torch::nn::Module* module) {
-    const std::lock_guard lock(mutex_);
-    modules_.erase(module);
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<const torch::nn::Module*> modules_;
-};
-
-ModulesInUse& modules_in_use() {
-  static ModulesInUse modules;
-  return modules;
+bool has_same_bits(const Tensors& ones, const Tensors& others) {
+  return std::equal(ones.begin(),
+                    ones.end(),
+                    others.begin(),
+                    others.end(),
+                    [](const at::Tensor& one, const at::Tensor& other) {
+                      return one.sizes() == other.sizes() && one.nbytes() == other.nbytes() &&
+                             std::memcmp(
+                                 one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0;
+                    });
 }
 
-// For as long as it lives the module is a layer's.
-class ModuleClaim {
- public:
-  ModuleClaim(const std::string& layer, const torch::nn::Module* module) : module_(module) {
-    constexpr const char* advice =
-        "; make modules inside the function that makes the chain, which each rank calls";
-    if (module_ == nullptr) {
-      return;
-    }
-    for (const at::Tensor& parameter : module_->parameters()) {
-      if (parameter.numel() == 0) {
-        throw ConfigError(
-            cat("layer ", layer, ": an earlier chain has its module's weights", advice));
-      }
-    }
-    if (!modules_in_use().add(module_)) {
-      throw ConfigError(cat("layer ", layer, ": its module is another layer's, too", advice));
-    }
+std::string shapes_text(const Shapes& shapes) {
+  std::vector<std::string> texts;
+  for (const TensorShape& shape : shapes) {
+    texts.push_back(shape_text(shape));
   }
-  ~ModuleClaim() {
-    if (module_ != nullptr) {
-      modules_in_use().remove(module_);
-    }
-  }
-  ModuleClaim(const ModuleClaim&) = delete;
-  ModuleClaim& operator=(const ModuleClaim&) = delete;
-
- private:
-  const torch::nn::Module* const module_;
-};
+  return join(texts, ", ");
+}
 
 class ModuleLayer final : public Layer {
  public:
@@ -93,96 +66,54 @@ class ModuleLayer final : public Layer {
       : name_(std::move(name)),
         module_(std::move(module)),
         claim_(name_, module_.get()),
+        modes_of_parts_(module_.get()),
+        weights_(name_, module_.get()),
+        buffers_(name_, module_.get()),
         forward_(std::move(forward)),
-        draws_(module_ && has_dropout(*module_)) {
-    if (!module_) {
-      return;
-    }
-    for (const auto& entry : module_->named_parameters()) {
-      const at::Tensor value = entry.value().detach();
-      module_parameters_.push_back(entry.value());
-      specs_.push_back({.name = cat(name_, ".", entry.key()),
-                        .shape = value.sizes().vec(),
-                        .init = ParameterSpec::Init::Given,
-                        .has_weight_decay = value.dim() > 1,
-                        .given = value,  // use() gives the module others
-                        .is_frozen = !entry.value().requires_grad()});
-    }
-    for (const auto& entry : module_->named_buffers()) {
-      if (entry.value().defined()) {
-        module_buffers_.push_back(entry.value());
-        const bool is_counter = !entry.value().is_floating_point();
-        state_.push_back({.name = cat(name_, ".", entry.key()),
-                          .shape = entry.value().sizes().vec(),
-                          .type = entry.value().scalar_type(),
-                          .initial = entry.value().detach().clone(),
-                          .merge = is_counter ? StateSpec::Merge::Sum : StateSpec::Merge::Mean});
-      }
-    }
-  }
+        draws_(module_ && has_dropout(*module_)) {}
 
   const std::string& name() const override { return name_; }
-  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-  const std::vector<StateSpec>& state() const override { return state_; }
+  const std::vector<ParameterSpec>& parameters() const override { return weights_.specs(); }
+  const std::vector<StateSpec>& state() const override { return buffers_.specs(); }
   const std::vector<SaveMode>& save_modes() const override { return modes_; }
   bool is_random() const override { return draws_; }
 
   void forget_initial() override {
-    const c10::NoGradGuard no_grad;
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      specs_[i].given = at::Tensor();
-      module_parameters_[i].set_data(at::empty({0}, module_parameters_[i].options()));
-    }
-    for (size_t i = 0; i < state_.size(); ++i) {
-      state_[i].initial = at::Tensor();
-      module_buffers_[i].set_data(at::empty({0}, module_buffers_[i].options()));
-    }
+    weights_.forget_initial();
+    buffers_.forget_initial();
   }
 
   bool can_skip_gradients() const override { return true; }
-  void freeze() override {
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      module_parameters_[i].set_requires_grad(false);
-      specs_[i].is_frozen = true;
-    }
-  }
+  void freeze() override { weights_.freeze(); }
 
   // Autograd walks from the output to the parameters, through the weights between.
-  bool weight_gradient_needs_weights() const override { return !specs_.empty(); }
+  bool weight_gradient_needs_weights() const override { return !parameters().empty(); }
 
   Tensors forward(Weights weights,
                   const Tensors& input,
                   const Pass& pass,
                   Saved* saved) const override {
-    for (const at::Tensor& tensor : input) {
-      PENSTOCK_CHECK(tensor.is_cpu(), "layer ", name_, ": torch::nn modules run on the CPU");
-    }
-    const WeightScope own(*this, weights);
-    if (module_) {
-      module_->train(pass.is_training);
-    }
-    const StateScope state(*this, pass);
-    if (saved == nullptr) {
-      const c10::NoGradGuard no_grad;
-      Tensors output = call(input, pass);
-      state.commit();
-      return output;
-    }
-    const c10::AutoGradMode with_grad(true);
+    const ModuleWeights::Scope own(weights_, weights);
+    modes_of_parts_.set(pass.is_training);
+    const ModuleBuffers::Forward buffers(buffers_, pass.state);
+    const bool has_graph = saved != nullptr || (drops_a_graph_ && pass.is_training);
+    const c10::AutoGradMode grad_mode(has_graph);
     auto graph = std::make_shared<Graph>();
     for (size_t i = 0; i < input.size(); ++i) {
       at::Tensor& leaf = graph->inputs.emplace_back(input[i].detach());
-      if (leaf.is_floating_point() && pass.wants(i)) {
+      if (has_graph && leaf.is_floating_point() && pass.wants(i)) {
         leaf.set_requires_grad(true);
       }
     }
-    graph->outputs = call(graph->inputs, pass);
-    state.commit();
+    call(*graph, own, buffers, pass);
     Tensors output;
     for (const at::Tensor& tensor : graph->outputs) {
       output.push_back(tensor.detach());
     }
-    saved->graph = graph;
+    if (saved != nullptr) {
+      graph->buffers = buffers.saved_by_autograd();
+      saved->graph = std::move(graph);
+    }
     return output;
   }
 
@@ -192,9 +123,10 @@ class ModuleLayer final : public Layer {
                    Saved saved,
                    const Tensors& output_gradient,
                    const Pass&) const override {
-    const WeightScope own(*this, weights);
+    const ModuleWeights::Scope own(weights_, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
+    const ModuleBuffers::Backward buffers(buffers_, graph->buffers);
     Tensors sources = learning_parameters(gradients);
     const size_t learning = sources.size();
     for (const at::Tensor& leaf : graph->inputs) {
@@ -202,7 +134,7 @@ class ModuleLayer final : public Layer {
         sources.push_back(leaf);
       }
     }
-    Tensors parts = differentiate(*graph, sources, output_gradient);
+    Tensors parts = differentiate(name_, *graph, sources, output_gradient, /*keeps_graph=*/false);
     add(parts, gradients);
     return input_gradients(*graph, std::move(parts), /*first=*/learning);
   }
@@ -216,9 +148,10 @@ class ModuleLayer final : public Layer {
                          const Tensors& output_gradient,
                          const Pass&,
                          WeightWork& work) const override {
-    const WeightScope own(*this, weights);
+    const ModuleWeights::Scope own(weights_, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(saved.graph);
     saved.graph.reset();
+    const ModuleBuffers::Backward buffers(buffers_, graph->buffers);
     const bool has_weight_gradient = !learning_parameters(gradients).empty();
     if (has_weight_gradient) {
       work = {output_gradient, graph};
@@ -231,7 +164,7 @@ class ModuleLayer final : public Layer {
     }
     return input_gradients(
         *graph,
-        differentiate(*graph, sources, output_gradient, /*keeps_graph=*/has_weight_gradient),
+        differentiate(name_, *graph, sources, output_gradient, /*keeps_graph=*/has_weight_gradient),
         /*first=*/0);
   }
 
@@ -240,141 +173,158 @@ class ModuleLayer final : public Layer {
     if (sources.empty()) {
       return;
     }
-    const WeightScope own(*this, weights);
+    const ModuleWeights::Scope own(weights_, weights);
     const std::shared_ptr<Graph> graph = std::static_pointer_cast<Graph>(work.graph);
     work.graph.reset();
-    add(differentiate(*graph, sources, work.tensors), gradients);
+    const ModuleBuffers::Backward buffers(buffers_, graph->buffers);
+    add(differentiate(name_, *graph, sources, work.tensors, /*keeps_graph=*/false), gradients);
   }
 
-  // A module does not say what it keeps, so it is run once on zeros and the allocator asked. That is no
+  // A module does not say what it keeps, so it is run on stand-ins and the allocator asked. That is no
   // part of a step: it has an account of its own, and is done once for each shape.
   LayerSize size_for(const Shapes& inputs, at::ScalarType compute_type, int32_t) const override {
-    const auto key = std::pair(compute_type, shape_key(inputs));
-    if (const auto known = sizes_.find(key); known != sizes_.end()) {
-      return known->second;
+    LayerSize& size = sizes_[{compute_type, shape_key(inputs)}];
+    if (size.outputs.empty()) {
+      measure(inputs, compute_type, [&](const StandIns& given) { size = measured(given); });
     }
-    memory::install_cpu_allocator();
-    static thread_local memory::Account& aside = memory::make_account();
-    const memory::AccountScope scope(aside);
-    Tensors weights, zeros;
-    for (const ParameterSpec& spec : specs_) {
-      weights.push_back(at::zeros(spec.shape, compute_type));
+    return size;
+  }
+
+  // What fails in training alone, a norm over one sample say, may do in evaluation.
+  Shapes outputs_in_evaluation(const Shapes& inputs, at::ScalarType compute_type) const override {
+    Shapes& outputs = evaluations_[{compute_type, shape_key(inputs)}];
+    if (outputs.empty()) {
+      measure(inputs, compute_type, [&](const StandIns& given) {
+        outputs = shapes_of(forward(given.weights, given.inputs, given.evaluation(), nullptr));
+      });
     }
-    Pass pass{.wanted = 0};
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      zeros.push_back(at::zeros(inputs[i].sizes, inputs[i].type));
-      pass.wanted |= inputs[i].has_gradient ? uint64_t{1} << i : 0;
-    }
-    learn_randomness(weights, zeros, pass);
-    const int64_t before = memory::usage().current_bytes;
-    Saved saved;
-    const Tensors output = forward(weights, zeros, pass, &saved);
-    LayerSize size{.kept_bytes = memory::usage().current_bytes - before};
-    const Graph& graph = *std::static_pointer_cast<Graph>(saved.graph);
-    for (const at::Tensor& tensor : graph.outputs) {
-      size.outputs.push_back(
-          {tensor.sizes().vec(), tensor.scalar_type(), /*has_gradient=*/tensor.requires_grad()});
-    }
-    return sizes_[key] = size;
+    return outputs;
   }
 
  private:
-  // The module's buffers while a forward runs: a copy, which the graph may hold on to. The first
-  // forward goes on from where the micro-batch before it ended and leaves what it has changed; all
-  // others are for nothing.
-  class StateScope {
-   public:
-    StateScope(const ModuleLayer& layer, const Pass& pass) : layer_(layer), pass_(pass) {
-      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
-        const StateSpec& spec = layer_.state_[i];
-        const at::Tensor from =
-            pass_.state != nullptr && !pass_.state->current.empty()
-                ? pass_.state->next.empty() ? pass_.state->current[i] : pass_.state->next[i]
-                : at::zeros(spec.shape, spec.type);  // to measure by
-        at::Tensor(layer_.module_buffers_[i]).set_data(from.clone());
-      }
-    }
-    void commit() const {
-      const c10::NoGradGuard no_grad;
-      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
-        if (pass_.state != nullptr && !pass_.state->next.empty()) {
-          pass_.state->next[i].copy_(layer_.module_buffers_[i]);
-        }
-      }
-    }
-    ~StateScope() {
-      for (size_t i = 0; i < layer_.module_buffers_.size(); ++i) {
-        at::Tensor(layer_.module_buffers_[i])
-            .set_data(at::empty({0}, layer_.module_buffers_[i].options()));
-      }
-    }
-    StateScope(const StateScope&) = delete;
-    StateScope& operator=(const StateScope&) = delete;
+  struct StandIns {
+    Tensors weights, inputs;
+    Pass pass;
 
-   private:
-    const ModuleLayer& layer_;
-    const Pass& pass_;
+    Pass evaluation() const {
+      Pass other = pass;
+      other.is_training = false;
+      return other;
+    }
   };
 
-  // The module's parameters while a call runs: windows onto the weights that were handed in. A graph
-  // that outlives the call holds the windows, not the weights, so what was gathered for one use can go
-  // after it; the backward opens them again onto the same numbers, wherever those lie by then.
-  class WeightScope {
-   public:
-    WeightScope(const ModuleLayer& layer, Weights weights) : layer_(layer) {
-      layer_.windows_.resize(layer_.module_parameters_.size());
-      for (size_t i = 0; i < layer_.windows_.size(); ++i) {
-        layer_.open_window(i, weights[i]);
-      }
+  template <typename Work>
+  void measure(const Shapes& inputs, at::ScalarType compute_type, const Work& work) const {
+    memory::install_cpu_allocator();
+    static thread_local memory::Account& aside = memory::make_account();
+    const memory::AccountScope scope(aside);
+    StandIns given{.pass = {.wanted = 0}};
+    for (const ParameterSpec& spec : parameters()) {
+      given.weights.push_back(stand_in(spec.shape, compute_type, -0.1, 0.1));
     }
-    ~WeightScope() {
-      for (const c10::Storage& window : layer_.windows_) {
-        c10::Storage(window).set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
-      }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      given.inputs.push_back(stand_in(inputs[i].sizes, inputs[i].type, 0.25, 0.75));
+      given.pass.wanted |= inputs[i].has_gradient ? uint64_t{1} << i : 0;
     }
-    WeightScope(const WeightScope&) = delete;
-    WeightScope& operator=(const WeightScope&) = delete;
+    naming_layer(name_, "measured by a forward", given.inputs, [&] {
+      work(given);
+      return 0;
+    });
+  }
 
-   private:
-    const ModuleLayer& layer_;
-  };
-
-  void open_window(size_t i, const at::Tensor& weight) const {
-    PENSTOCK_CHECK(
-        weight.defined() && weight.is_contiguous(), "layer ", name_, ": a weight is missing");
-    const at::Tensor& parameter = module_parameters_[i];
-    c10::Storage& window = windows_[i];
-    const bool is_new = !window || parameter.scalar_type() != weight.scalar_type() ||
-                        parameter.storage().unsafeGetStorageImpl() != window.unsafeGetStorageImpl();
-    if (is_new) {
-      window = c10::Storage(c10::Storage::use_byte_size_t(),
-                            weight.nbytes(),
-                            c10::DataPtr(nullptr, c10::kCPU),
-                            /*allocator=*/nullptr,
-                            /*resizable=*/false);
+  // Beside the size, all that has to be known of a layer before its first step.
+  LayerSize measured(const StandIns& given) const {
+    learn_randomness(given);
+    const int64_t before = memory::usage().current_bytes;
+    Saved saved;
+    const Tensors output = forward(given.weights, given.inputs, given.pass, &saved);
+    LayerSize size{.outputs = shapes_of(output),
+                   .kept_bytes = memory::usage().current_bytes - before};
+    const Graph& graph = *std::static_pointer_cast<Graph>(saved.graph);
+    for (size_t i = 0; i < output.size(); ++i) {
+      size.outputs[i].has_gradient = graph.outputs[i].requires_grad();
     }
-    auto* const held = new c10::Storage(weight.storage());
-    window.set_data_ptr_noswap(c10::DataPtr(
-        weight.data_ptr(),
-        held,
-        [](void* context) { delete static_cast<c10::Storage*>(context); },
-        c10::kCPU));
-    if (is_new) {
-      // set_data leaves the parameter's identity as a leaf of graphs alone.
-      const c10::NoGradGuard no_grad;
-      at::Tensor(parameter).set_data(
-          at::empty({0}, weight.options()).set_(window, 0, weight.sizes(), weight.strides()));
+    refuse_stray_parameters(graph, given);
+    // LibTorch may choose another kernel where nobody will ask for a gradient. A forward that keeps
+    // nothing must have the bits of one that keeps: then it makes a graph, and drops it.
+    if (!drops_a_graph_ &&
+        !has_same_bits(output, forward(given.weights, given.inputs, given.pass, nullptr))) {
+      drops_a_graph_ = true;
+    }
+    const Shapes evaluated =
+        shapes_of(forward(given.weights, given.inputs, given.evaluation(), nullptr));
+    if (shapes_text(evaluated) != shapes_text(size.outputs)) {
+      throw LayerError(cat("layer ",
+                           name_,
+                           ": in evaluation it returns ",
+                           shapes_text(evaluated),
+                           ", and in training ",
+                           shapes_text(size.outputs)));
+    }
+    return size;
+  }
+
+  // Fills in the graph's outputs.
+  void call(Graph& graph,
+            const ModuleWeights::Scope& weights,
+            const ModuleBuffers::Forward& buffers,
+            const Pass& pass) const {
+    naming_layer(name_, "forward", graph.inputs, [&] {
+      for (const at::Tensor& tensor : graph.inputs) {
+        PENSTOCK_CHECK(tensor.is_cpu(), "torch::nn modules run on the CPU");
+      }
+      const InPlaceCheck in_place(graph.inputs);
+      Tensors made = draw_and_call(graph.inputs, pass);
+      in_place.require_unchanged();
+      weights.require_unchanged();
+      buffers.commit();
+      for (at::Tensor& tensor : made) {
+        graph.outputs.push_back(own_and_compact(tensor, graph));
+      }
+      return 0;
+    });
+  }
+
+  Tensors draw_and_call(const Tensors& input, const Pass& pass) const {
+    std::optional<RandomScope> random;
+    if (draws_) {
+      random.emplace(pass);
+    }
+    try {
+      return forward_(input);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      if (text.find("leaf Variable that requires grad") != std::string::npos) {
+        refuse_in_place();
+      }
+      throw;
     }
   }
 
-  Tensors call(const Tensors& input, const Pass& pass) const {
-    return naming_layer(name_, "forward", input, [&] {
-      if (!draws_) {
-        return forward_(input);
-      }
-      const RandomScope random(pass);
-      return forward_(input);
-    });
+  // What the next layer gets: memory of its own, as many bytes as it is counted as, and no window onto
+  // weights, which are gone by then. The graph goes on from there, so it need not hold both.
+  at::Tensor own_and_compact(const at::Tensor& tensor, const Graph& graph) const {
+    if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.is_cpu()) {
+      throw ConfigError(cat(
+          "it returns ",
+          !tensor.defined() ? "an undefined tensor" : "a tensor that is sparse or not on the CPU",
+          "; return dense tensors alone"));
+    }
+    const auto shares = [&](const at::Tensor& other) { return other.is_alias_of(tensor); };
+    const bool is_shared = weights_.is_window(tensor) || buffers_.has(tensor) ||
+                           std::any_of(graph.inputs.begin(), graph.inputs.end(), shares) ||
+                           std::any_of(graph.outputs.begin(), graph.outputs.end(), shares);
+    return is_shared ? tensor.clone(at::MemoryFormat::Contiguous) : compact(tensor);
+  }
+
+  static Shapes shapes_of(const Tensors& tensors) {
+    Shapes shapes;
+    for (const at::Tensor& tensor : tensors) {
+      shapes.push_back({tensor.sizes().vec(), tensor.scalar_type(), /*has_gradient=*/false});
+    }
+    return shapes;
   }
 
   static std::vector<std::vector<int64_t>> shape_key(const Shapes& inputs) {
@@ -388,9 +338,43 @@ class ModuleLayer final : public Layer {
   }
 
   // A module of the user's own may draw without a Dropout that could be seen.
-  void learn_randomness(Weights weights, const Tensors& input, const Pass& pass) const {
+  void learn_randomness(const StandIns& given) const {
+    const auto draws = [&](const Pass& pass) {
+      return draws_random_numbers([&] { forward(given.weights, given.inputs, pass, nullptr); });
+    };
     if (!draws_) {
-      draws_ = draws_random_numbers([&] { forward(weights, input, pass, nullptr); });
+      draws_ = draws(given.pass);
+    }
+    if (!module_ && draws_ && draws(given.evaluation())) {
+      throw LayerError(
+          cat("layer ",
+              name_,
+              ": a function does not know whether it runs in training, and it draws random numbers "
+              "in evaluation, too; make a module of it, such as Dropout, and the layer by "
+              "module_layer"));
+    }
+  }
+
+  // A leaf that is there again in a second forward is none that the first has made.
+  void refuse_stray_parameters(const Graph& graph, const StandIns& given) const {
+    const auto find = [&](const Graph& one) {
+      Tensors known = weights_.parameters();
+      known.insert(known.end(), one.inputs.begin(), one.inputs.end());
+      return find_stray_parameter(one.outputs, known);
+    };
+    const at::Tensor stray = find(graph);
+    if (!stray.defined()) {
+      return;
+    }
+    Saved again;
+    forward(given.weights, given.inputs, given.pass, &again);
+    if (find(*std::static_pointer_cast<Graph>(again.graph)).is_same(stray)) {
+      throw LayerError(cat("layer ",
+                           name_,
+                           ": its function uses a parameter ",
+                           shape_text(Tensors{stray}),
+                           " that its module does not have, so nothing would move it; register it "
+                           "in a module, and make the layer by module_layer"));
     }
   }
 
@@ -398,34 +382,10 @@ class ModuleLayer final : public Layer {
   static Tensors input_gradients(const Graph& graph, Tensors parts, size_t first) {
     Tensors gradients;
     for (const at::Tensor& leaf : graph.inputs) {
-      gradients.push_back(leaf.requires_grad() ? dense(std::move(parts[first++])) : at::Tensor());
+      gradients.push_back(leaf.requires_grad() ? own_gradient(std::move(parts[first++]))
+                                               : at::Tensor());
     }
     return gradients;
-  }
-
-  // One gradient for each source, undefined where no output depends on it.
-  Tensors differentiate(const Graph& graph,
-                        const Tensors& sources,
-                        const Tensors& output_gradient,
-                        bool keeps_graph = false) const {
-    Tensors outputs, gradients;
-    for (size_t i = 0; i < graph.outputs.size(); ++i) {
-      if (graph.outputs[i].requires_grad() && output_gradient[i].defined()) {
-        outputs.push_back(graph.outputs[i]);
-        gradients.push_back(output_gradient[i]);
-      }
-    }
-    if (sources.empty() || outputs.empty()) {
-      return Tensors(sources.size());
-    }
-    return naming_layer(name_, "backward", graph.inputs, [&] {
-      return torch::autograd::grad(outputs,
-                                   sources,
-                                   gradients,
-                                   keeps_graph,
-                                   /*create_graph=*/false,
-                                   /*allow_unused=*/true);
-    });
   }
 
   // Those that somebody wants the gradients of: not frozen.
@@ -433,7 +393,7 @@ class ModuleLayer final : public Layer {
     Tensors learning;
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (gradients[i].defined()) {
-        learning.push_back(module_parameters_[i]);
+        learning.push_back(weights_.parameters()[i]);
       }
     }
     return learning;
@@ -456,87 +416,18 @@ class ModuleLayer final : public Layer {
   std::string name_;
   std::shared_ptr<torch::nn::Module> module_;  // nothing: a function
   const ModuleClaim claim_;
+  const ModuleModes modes_of_parts_;
+  ModuleWeights weights_;
+  ModuleBuffers buffers_;
   ModuleForward forward_;
   mutable std::atomic<bool> draws_;  // random numbers
-  Tensors module_parameters_, module_buffers_;
-  mutable std::vector<c10::Storage> windows_;  // of module_parameters_
-  std::vector<ParameterSpec> specs_;
-  std::vector<StateSpec> state_;
+  mutable std::atomic<bool> drops_a_graph_ = false;
   // The graph may hold on to the output.
   std::vector<SaveMode> modes_{{"all", /*needs_output=*/true}};
   // By compute type and shapes of the inputs.
   using SizeKey = std::pair<at::ScalarType, std::vector<std::vector<int64_t>>>;
   mutable std::map<SizeKey, LayerSize> sizes_;
-};
-
-class FunctionLoss final : public Loss {
- public:
-  FunctionLoss(std::string name, LossOfMany function, CountOfMany count)
-      : name_(std::move(name)), function_(std::move(function)), count_(std::move(count)) {}
-
-  const std::string& name() const override { return name_; }
-  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
-
-  at::Tensor predict(Weights, const Tensors& input) const override { return input[0]; }
-
-  double evaluate(Weights, const Tensors& input, const Tensors& targets) const override {
-    const c10::NoGradGuard no_grad;
-    return call(input, targets).item<double>();
-  }
-
-  Result backward(Weights,
-                  Gradients,
-                  const Tensors& input,
-                  const Tensors& targets,
-                  double scale) const override {
-    const c10::AutoGradMode with_grad(true);
-    Tensors leaves, sources;
-    for (const at::Tensor& tensor : input) {
-      leaves.push_back(tensor.detach());
-      if (tensor.is_floating_point()) {
-        sources.push_back(leaves.back().set_requires_grad(true));
-      }
-    }
-    const at::Tensor sum = call(leaves, targets);
-    Tensors gradients = torch::autograd::grad({sum},
-                                              sources,
-                                              {at::full_like(sum, scale)},
-                                              /*retain_graph=*/false,
-                                              /*create_graph=*/false,
-                                              /*allow_unused=*/true);
-    Result result{.sum = sum.item<double>()};
-    size_t next = 0;
-    for (const at::Tensor& leaf : leaves) {
-      result.input_gradients.push_back(leaf.requires_grad() ? dense(std::move(gradients[next++]))
-                                                            : at::Tensor());
-    }
-    return result;
-  }
-
-  int64_t count(const Tensors& targets) const override {
-    return count_ ? count_(targets) : targets[0].numel();
-  }
-
- private:
-  at::Tensor call(const Tensors& input, const Tensors& targets) const {
-    Tensors all = input;
-    all.insert(all.end(), targets.begin(), targets.end());
-    const at::Tensor sum =
-        naming_layer(name_, "the loss", all, [&] { return function_(input, targets); });
-    if (sum.numel() != 1) {
-      throw ConfigError(cat("loss ",
-                            name_,
-                            " returns ",
-                            shape_text(Tensors{sum}),
-                            "; it must return one number, the sum over all targets"));
-    }
-    return sum;
-  }
-
-  std::string name_;
-  LossOfMany function_;
-  CountOfMany count_;
-  std::vector<ParameterSpec> specs_;
+  mutable std::map<SizeKey, Shapes> evaluations_;
 };
 
 }  // namespace
@@ -560,25 +451,6 @@ std::unique_ptr<Layer> make_module_layer(std::string name,
 
 std::unique_ptr<Layer> function_layer(std::string name, ModuleForward forward) {
   return std::make_unique<ModuleLayer>(std::move(name), nullptr, std::move(forward));
-}
-
-std::unique_ptr<Loss> function_loss(std::string name, LossFunction function, TargetCount count) {
-  CountOfMany count_first;
-  if (count) {
-    count_first = [count = std::move(count)](const Tensors& targets) { return count(targets[0]); };
-  }
-  return function_loss_of_many(
-      std::move(name),
-      [function = std::move(function)](const Tensors& inputs, const Tensors& targets) {
-        return function(inputs[0], targets[0]);
-      },
-      std::move(count_first));
-}
-
-std::unique_ptr<Loss> function_loss_of_many(std::string name,
-                                            LossOfMany function,
-                                            CountOfMany count) {
-  return std::make_unique<FunctionLoss>(std::move(name), std::move(function), std::move(count));
 }
 
 }  // namespace penstock::model

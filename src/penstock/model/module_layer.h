@@ -42,9 +42,17 @@ inline Tensors as_tensors(at::Tensor tensor) {
 inline Tensors as_tensors(Tensors tensors) {
   return tensors;
 }
+// Also of tuples: an LSTM returns its output and a pair of states.
 template <typename... Ts>
 Tensors as_tensors(std::tuple<Ts...> tensors) {
-  return std::apply([](auto&&... each) { return Tensors{each...}; }, std::move(tensors));
+  Tensors all;
+  const auto append = [&](auto each) {
+    for (at::Tensor& tensor : as_tensors(std::move(each))) {
+      all.push_back(std::move(tensor));
+    }
+  };
+  std::apply([&](auto&&... each) { (append(each), ...); }, std::move(tensors));
+  return all;
 }
 
 template <typename Module, size_t... I>

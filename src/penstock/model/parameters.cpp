@@ -159,8 +159,9 @@ void copy_all(const Tensors& from, const Tensors& to) {
 }  // namespace
 
 void Parameters::commit_state() {
-  for (const StateTensors& state : layer_state_) {
+  for (StateTensors& state : layer_state_) {
     copy_all(state.next, state.current);
+    state.changed = 0;
   }
 }
 
@@ -195,8 +196,9 @@ void Parameters::merge_state(const std::byte* of_replicas, int64_t replicas) {
 }
 
 void Parameters::reset_state() {
-  for (const StateTensors& state : layer_state_) {
+  for (StateTensors& state : layer_state_) {
     copy_all(state.current, state.next);
+    state.changed = 0;
   }
 }
 

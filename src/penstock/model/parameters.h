@@ -101,7 +101,10 @@ class Parameters {
   }
   LayerState state_of(int64_t layer, bool changes) {
     StateTensors& state = layer_state_[static_cast<size_t>(layer)];
-    return {state.current, changes ? std::span(state.next) : std::span<at::Tensor>()};
+    if (!changes) {
+      return {state.current, {}};
+    }
+    return {state.current, state.next, state.changed++};
   }
   // Of all layers that are here: what forwards have changed becomes what the next step begins with.
   void commit_state();
@@ -115,6 +118,7 @@ class Parameters {
     std::vector<std::string> names;
     std::vector<StateSpec::Merge> merges;
     Tensors current, next;
+    int64_t changed = 0;  // by as many forwards since the last commit
   };
   const std::vector<StateTensors>& states() const { return layer_state_; }
   void reset_state();  // nothing has been changed since the last commit

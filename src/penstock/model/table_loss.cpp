@@ -15,7 +15,7 @@ namespace penstock::model {
 namespace {
 
 // Logits that exist at a time. Each range of rows reads and writes the table's gradient once, so
-// few ranges are fast and many are small; at GPT-2's vocabulary this makes ranges of 512 rows.
+// few ranges are fast and many are small; at a vocabulary of 50257 this makes ranges of 512 rows.
 constexpr int64_t kLogitsAtOnce = int64_t{26} << 20;
 
 int64_t rows_at_once(int64_t rows, int64_t vocabulary) {

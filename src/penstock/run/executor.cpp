@@ -241,7 +241,7 @@ LossSum Executor::evaluate(const model::Fields& batch,
 
 // Runs the whole program and leaves loss_sums_ by micro-batch, whatever order they ran in.
 void Executor::run_step(Step& step) {
-  find_shapes(step.input, step.samples_each);
+  find_shapes(step.input, step.samples_each, step.is_training);
   const int64_t replica_before = sent_to_replicas();
   const int64_t sent_before = group_ == nullptr ? 0 : group_->sent_bytes();
   try {
@@ -286,13 +286,14 @@ void Executor::run_all(Step& step) {
 
 // What comes from a peer is of the shape that its layer would have made, and shapes say what has a
 // gradient. The last batch of an evaluation may be shorter than the others.
-void Executor::find_shapes(const StepInput& input, int64_t samples) {
+void Executor::find_shapes(const StepInput& input, int64_t samples, bool is_training) {
   if (shapes_ && shapes_->samples == samples) {
     return;
   }
   shapes_ = chain_.shapes_for(input.shapes.empty() ? model::shapes_of(input.batch) : input.shapes,
                               samples,
-                              parameters_.compute_type());
+                              parameters_.compute_type(),
+                              is_training);
 }
 
 // Each micro-batch has tensors of its own, so that the program's frees free them.

@@ -167,7 +167,7 @@ class Executor {
                              int32_t unit) const;
   void run_instructions(size_t first, size_t end, Step& step);
   bool run_recorded(Step& step);  // false: the device has no room for it
-  void find_shapes(const StepInput& input, int64_t samples);
+  void find_shapes(const StepInput& input, int64_t samples, bool is_training);
   model::Tensors inputs_for(const program::Instruction& instruction,
                             int32_t layer,
                             Step& step) const;

@@ -1,9 +1,12 @@
 // The executor at a layer or the loss: finds what it reads, hands it weights and gradients, keeps
 // what it makes.
 #include <algorithm>
+#include <optional>
 
 #include <ATen/ATen.h>
 
+#include "penstock/model/layer_error.h"
+#include "penstock/model/module_random.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/executor_step.h"
 
@@ -170,8 +173,11 @@ void Executor::forward(const Instruction& instruction, Step& step) {
   pass.wanted = model::wanted_gradients(edges, *shapes_, layer);
   pass.state = &state;
   const model::Tensors input = inputs_for(instruction, layer, step);
+  const model::Weights weights = weights_for(instruction, layer, step);
   model::Tensors made =
-      chain_.layer(layer).forward(weights_for(instruction, layer, step), input, pass, kept);
+      model::naming_own_layer(chain_, chain_.layer(layer).name(), "forward", input, [&] {
+        return chain_.layer(layer).forward(weights, input, pass, kept);
+      });
   if (output < 0) {
     return;
   }
@@ -190,17 +196,26 @@ void Executor::loss(const Instruction& instruction, Step& step) {
   const int32_t last = program_.loss_index();
   const model::Tensors input = inputs_for(instruction, last, step);
   const Slot& targets = step.slot(find(instruction.reads, ValueKind::Targets, last));
+  const model::Loss& loss = chain_.loss();
+  const model::Weights weights = weights_for(instruction, last, step);
+  std::optional<model::RandomScope> random;
+  if (loss.is_random()) {
+    model::Pass pass = step.pass(instruction);
+    pass.layer = last;
+    random.emplace(pass);
+  }
   if (!step.is_training) {
     step.losses[static_cast<size_t>(instruction.micro_batch)].sum =
-        chain_.loss().evaluate(weights_for(instruction, last, step), input, targets.tensors);
+        model::naming_own_layer(chain_, loss.name(), "the loss", input, [&] {
+          return loss.evaluate(weights, input, targets.tensors);
+        });
     return;
   }
-  model::Loss::Result result =
-      chain_.loss().backward(weights_for(instruction, last, step),
-                             gradients_for(instruction, last, step),
-                             input,
-                             targets.tensors,
-                             step.scale_of(instruction) * step.input.loss_scale);
+  const model::Gradients gradients = gradients_for(instruction, last, step);
+  const double scale = step.scale_of(instruction) * step.input.loss_scale;
+  model::Loss::Result result = model::naming_own_layer(chain_, loss.name(), "the loss", input, [&] {
+    return loss.backward(weights, gradients, input, targets.tensors, scale);
+  });
   take_gradients(instruction, last, std::move(result.input_gradients), step);
   step.losses[static_cast<size_t>(instruction.micro_batch)] = std::move(result);
 }
@@ -222,24 +237,23 @@ void Executor::backward(const Instruction& instruction, Step& step) {
   gradient.insert(gradient.end(), tuple.begin() + edges.widths[at + 1], tuple.end());
   model::Pass pass = step.pass(instruction);
   pass.wanted = model::wanted_gradients(edges, *shapes_, layer);
-  model::Tensors input_gradient;
-  if (instruction.op == Op::Backward) {
-    input_gradient = chain_.layer(layer).backward(weights_for(instruction, layer, step),
-                                                  gradients_for(instruction, layer, step),
-                                                  input,
-                                                  std::move(saved.saved),
-                                                  gradient,
-                                                  pass);
-  } else {
-    const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
-    input_gradient = chain_.layer(layer).backward_input(weights_for(instruction, layer, step),
-                                                        gradients_for(instruction, layer, step),
-                                                        input,
-                                                        std::move(saved.saved),
-                                                        gradient,
-                                                        pass,
-                                                        step.slot(work).work);
-  }
+  const model::Layer& worker = chain_.layer(layer);
+  const model::Weights weights = weights_for(instruction, layer, step);
+  const model::Gradients gradients = gradients_for(instruction, layer, step);
+  model::Tensors input_gradient =
+      model::naming_own_layer(chain_, worker.name(), "backward", input, [&] {
+        if (instruction.op == Op::Backward) {
+          return worker.backward(weights, gradients, input, std::move(saved.saved), gradient, pass);
+        }
+        const ValueId work = find(instruction.makes, ValueKind::WeightWork, layer);
+        return worker.backward_input(weights,
+                                     gradients,
+                                     input,
+                                     std::move(saved.saved),
+                                     gradient,
+                                     pass,
+                                     step.slot(work).work);
+      });
   gradient.clear();
   take_gradients(instruction, layer, std::move(input_gradient), step);
 }
@@ -249,9 +263,12 @@ void Executor::backward_weight(const Instruction& instruction, Step& step) {
   const ValueId work = find(instruction.reads, ValueKind::WeightWork, layer);
   // Where they are sharded, weights are gathered only for the layers that ask for them here
   // (Unit::weight_too); the others find what they need in `work`.
-  chain_.layer(layer).backward_weight(weights_for(instruction, layer, step),
-                                      gradients_for(instruction, layer, step),
-                                      std::move(step.slot(work).work));
+  const model::Weights weights = weights_for(instruction, layer, step);
+  const model::Gradients gradients = gradients_for(instruction, layer, step);
+  model::naming_own_layer(chain_, chain_.layer(layer).name(), "the weight gradient", {}, [&] {
+    chain_.layer(layer).backward_weight(weights, gradients, std::move(step.slot(work).work));
+    return 0;
+  });
 }
 
 }  // namespace penstock::run

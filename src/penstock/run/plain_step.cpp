@@ -9,6 +9,8 @@
 #include "penstock/base/error.h"
 #include "penstock/device/stopwatch.h"
 #include "penstock/model/chain.h"
+#include "penstock/model/layer_error.h"
+#include "penstock/model/module_random.h"
 #include "penstock/model/parameters.h"
 #include "penstock/run/watched_step.h"
 
@@ -95,6 +97,27 @@ struct Returning {
   }
 };
 
+model::Loss::Result run_loss(const model::Chain& chain,
+                             model::Parameters& parameters,
+                             const MicroBatch& work,
+                             const model::Tensors& input,
+                             double scale) {
+  const int64_t last = chain.size();
+  std::optional<model::RandomScope> random;
+  if (chain.loss().is_random()) {
+    model::Pass pass = work.pass;
+    pass.layer = last;
+    random.emplace(pass);
+  }
+  return model::naming_own_layer(chain, chain.loss().name(), "the loss", input, [&] {
+    return chain.loss().backward(parameters.weights_of(last),
+                                 parameters.gradients_of(last),
+                                 input,
+                                 targets_of(chain, work.batch),
+                                 scale);
+  });
+}
+
 // Forward, loss and backward; returns the loss summed over targets, without its gradient.
 model::Loss::Result run_micro_batch(const model::Chain& chain,
                                     model::Parameters& parameters,
@@ -116,9 +139,10 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
     work.pass.state = &state;
     inputs[at] = forward->inputs_of(edges, i);
     forward->take_outputs(
-        edges,
-        i,
-        chain.layer(i).forward(parameters.weights_of(i), inputs[at], work.pass, &saved[at]));
+        edges, i, model::naming_own_layer(chain, chain.layer(i).name(), "forward", inputs[at], [&] {
+          return chain.layer(i).forward(
+              parameters.weights_of(i), inputs[at], work.pass, &saved[at]);
+        }));
     show(watch, program::ValueKind::Activation, i + 1, work, forward->tuple);
     for (const model::Place& place : edges.outputs[at]) {
       if (place.carried >= 0) {
@@ -132,12 +156,8 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
   }
   work.pass.state = nullptr;
 
-  const model::Tensors targets = targets_of(chain, work.batch);
-  model::Loss::Result loss = chain.loss().backward(parameters.weights_of(layers),
-                                                   parameters.gradients_of(layers),
-                                                   forward->inputs_of(edges, layers),
-                                                   targets,
-                                                   scale);
+  model::Loss::Result loss =
+      run_loss(chain, parameters, work, forward->inputs_of(edges, layers), scale);
   forward.reset();
 
   Returning back(edges);
@@ -149,14 +169,17 @@ model::Loss::Result run_micro_batch(const model::Chain& chain,
     work.pass.wanted = model::wanted_gradients(edges, shapes, i);
     const model::Tensors gradient = back.outputs_of(edges, i);
     back.tuple.clear();
-    back.take_inputs(edges,
-                     i,
-                     chain.layer(i).backward(parameters.weights_of(i),
-                                             parameters.gradients_of(i),
-                                             inputs[at],
-                                             std::move(saved[at]),
-                                             gradient,
-                                             work.pass));
+    back.take_inputs(
+        edges,
+        i,
+        model::naming_own_layer(chain, chain.layer(i).name(), "backward", inputs[at], [&] {
+          return chain.layer(i).backward(parameters.weights_of(i),
+                                         parameters.gradients_of(i),
+                                         inputs[at],
+                                         std::move(saved[at]),
+                                         gradient,
+                                         work.pass);
+        }));
     show(watch, program::ValueKind::Gradient, i, work, back.tuple);
     inputs[at].clear();
   }

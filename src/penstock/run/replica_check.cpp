@@ -42,13 +42,18 @@ std::string describe_drift(const std::string& name,
 
 }  // namespace
 
-std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parameters) {
+std::vector<ReplicatedTensor> replicated_tensors(const model::Parameters& parameters) {
   std::vector<ReplicatedTensor> tensors;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined()) {
       tensors.push_back({name, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())});
     }
   };
+  for (const auto& state : parameters.states()) {
+    for (size_t i = 0; i < state.names.size(); ++i) {
+      add(state.names[i], state.current[i]);
+    }
+  }
   if (!parameters.has_common_weights()) {
     return tensors;
   }

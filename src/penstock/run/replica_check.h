@@ -1,4 +1,4 @@
-// Whether replicas still have the same weights: what they have alike is hashed and compared. Bits
+// Whether replicas still have the same weights and state: what they have alike is hashed and compared. Bits
 // that memory or a link has flipped would otherwise spread unseen, into checkpoints too.
 #pragma once
 
@@ -20,9 +20,9 @@ struct ReplicatedTensor {
   int64_t bytes = 0;
 };
 
-// What layers see, and the float32 weights where every replica has all of them; nothing where they
-// are sharded. On the CPU.
-std::vector<ReplicatedTensor> replicated_weights(const model::Parameters& parameters);
+// The layers' state; of weights what layers see, and the float32 weights where every replica has all of
+// them, but nothing of sharded ones. On the CPU.
+std::vector<ReplicatedTensor> replicated_tensors(const model::Parameters& parameters);
 
 // All replicas call it. Empty, or what differs and where, the same line at all of them:
 // "transformer.wpe.weight of rank 6 differs from that of ranks 4, 5, 7". `ranks` are the members of

@@ -53,6 +53,7 @@ LrRange test_lr_range(const config::Recipe& recipe, const LrRangeOptions& option
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   const Subject& subject = family_subject();
   const data::Split split = subject.open_data(recipe);
+  split.train->check(/*part=*/0, /*parts=*/1);
   const device::Device device = open_device(recipe);
   const memory::LimitScope limit(memory::current_account(), recipe.plan.memory_bytes());
   const model::Chain chain = subject.make_chain(recipe, device);

@@ -37,13 +37,16 @@ class Samples final : public data::Dataset {
 
   int64_t samples() const override { return count_; }
   const std::vector<data::Field>& fields() const override { return whole_->fields(); }
-  void read(int64_t sample, size_t field, std::span<std::byte> into) const override {
-    whole_->read(first_ + sample, field, into);
+  int64_t read(int64_t sample, size_t field, std::span<std::byte> into) const override {
+    return whole_->read(first_ + sample, field, into);
+  }
+  // Another of these has the other samples: one is enough to look through the whole.
+  int64_t check(int64_t part, int64_t parts) const override {
+    return first_ == 0 ? whole_->check(part, parts) : 0;
   }
   std::string fingerprint() const override {
     return cat(whole_->fingerprint(), ", samples ", first_, " to ", first_ + count_ - 1);
   }
-  int64_t bytes_read() const override { return whole_->bytes_read(); }
 
  private:
   data::DatasetPtr whole_;
@@ -100,6 +103,7 @@ Subject own_subject(ChainMaker make, data::Split split) {
                   "run.device = \"cuda\": a chain of one's own runs on the CPU so far");
             }
             model::Chain chain = make_seeded(make, static_cast<uint64_t>(recipe.train.seed));
+            chain.set_own();
             chain.edges();  // complete, or it says what is missing
             for (const model::ParameterSpec& spec : chain.parameters()) {
               optim::require_lr_scales(recipe.train, spec, device.is_gpu());

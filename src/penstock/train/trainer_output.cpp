@@ -117,9 +117,8 @@ std::vector<int64_t> of_ranks(int64_t own, comm::Group& group) {
 
 void RankTrainer::finish_summary(double seconds) {
   TrainerParts& parts = *parts_;
-  const data::DatasetPtr& held_out = parts.split.validation;
-  summary_.rank_read_bytes = of_ranks(
-      parts.split.train->bytes_read() + (held_out ? held_out->bytes_read() : 0), parts.group);
+  const int64_t loaded = parts.loader ? parts.loader->read_bytes() : 0;
+  summary_.rank_read_bytes = of_ranks(parts.read_bytes + loaded, parts.group);
   summary_.rank_ahead_bytes = of_ranks(parts.loader ? parts.loader->bytes() : 0, parts.group);
   summary_.seconds = seconds;
   summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;

@@ -7,6 +7,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/run_lock.h"
+#include "penstock/checkpoint/together.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
 #include "penstock/plan/lower_plan.h"
@@ -31,6 +32,21 @@ data::Split open_in_turn(const config::Recipe& recipe, comm::Group& group, const
   data::Split split = subject.open_data(recipe);
   group.barrier(what);
   return split;
+}
+
+// What is wrong with the data is found before the first step. Each rank looks through its share.
+int64_t check_share(const data::Split& split, comm::Group& group) {
+  int64_t bytes = 0;
+  const PatientScope patience(group);
+  checkpoint::run_together(
+      group,
+      [] { return std::string("a look through the data"); },
+      [&] {
+        for (const data::DatasetPtr& dataset : {split.train, split.validation}) {
+          bytes += dataset ? dataset->check(group.rank(), group.size()) : 0;
+        }
+      });
+  return bytes;
 }
 
 // What a chain of modules brings with it, its first weights, is gone before the first step: it is
@@ -60,6 +76,7 @@ TrainerParts::TrainerParts(const config::Recipe& asked,
       seed(static_cast<uint64_t>(recipe.train.seed)),
       is_own(subject.is_own),
       split(open_in_turn(recipe, group, subject)),
+      read_bytes(check_share(split, group)),
       chain(make_aside(subject, recipe, device)),
       model(build_rank_model(recipe, chain, device, group, source)),
       parameters(*model.parameters),

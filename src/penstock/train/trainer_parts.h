@@ -72,6 +72,7 @@ struct TrainerParts {
   std::unique_ptr<checkpoint::RunLock> lock;  // rank 0 has it
   bool is_own;                                // a chain of the user's: see Subject
   data::Split split;
+  int64_t read_bytes = 0;  // of files: all but what the loader reads
   model::Chain chain;
   RankModel model;
   model::Parameters& parameters;

@@ -40,7 +40,7 @@ void check_replicas(const TrainerParts& parts) {
   comm::Group& group = parts.group;
   comm::Group& replicas = parts.model.replicas->group();
   const std::string drift =
-      run::find_drift(run::replicated_weights(parts.parameters),
+      run::find_drift(run::replicated_tensors(parts.parameters),
                       replicas,
                       comm::members(parts.mesh, comm::along(comm::Axis::Data), group.rank()));
   // All ranks stop, whichever stage it is in; the first that found something says what.

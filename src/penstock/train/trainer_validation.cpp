@@ -25,7 +25,7 @@ namespace penstock::train {
 namespace {
 
 // The mean over the first `sequences` of the dataset.
-double mean_loss(const TrainerParts& parts,
+double mean_loss(TrainerParts& parts,
                  run::Executor& evaluator,
                  const data::Dataset& dataset,
                  int64_t sequences) {
@@ -44,6 +44,7 @@ double mean_loss(const TrainerParts& parts,
     const int64_t count = std::min(at_once, sequences - first);
     const data::Batch batch =
         fields.empty() ? data::Batch{} : data::read_in_order(dataset, first, count, fields);
+    parts.read_bytes += batch.read_bytes;
     run::LossSum part = evaluator.evaluate(as_tensors(batch), count, field_shapes(dataset));
     part = number < batches ? part : run::LossSum{};
     total.count += part.count;
