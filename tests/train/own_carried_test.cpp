@@ -38,17 +38,17 @@ const at::Tensor& constant_mask() {
 // The mask of masked_chain() travels, or every layer has one of its own that is no value.
 Chain blocks(int64_t count, bool has_mask) {
   Chain chain;
-  chain.add(model::function_layer("mask",
-                                  [has_mask](const Tensors& in) -> Tensors {
-                                    Tensors made{in[0] * 0.5};
-                                    if (has_mask) {
-                                      made.push_back(mask_of(in[1]).to(at::kFloat));
-                                    }
-                                    return made;
-                                  }),
-            {.reads = {"features", "length"},
-             .writes = has_mask ? std::vector<std::string>{"x", "mask"}
-                                : std::vector<std::string>{"x"}});
+  chain.add(
+      model::function_layer("mask",
+                            [has_mask](const Tensors& in) -> Tensors {
+                              Tensors made{in[0] * 0.5};
+                              if (has_mask) {
+                                made.push_back(mask_of(in[1]).to(at::kFloat));
+                              }
+                              return made;
+                            }),
+      {.reads = {"features", "length"},
+       .writes = has_mask ? std::vector<std::string>{"x", "mask"} : std::vector<std::string>{"x"}});
   for (int64_t i = 0; i < count; ++i) {
     Masked block;
     if (has_mask) {
@@ -73,8 +73,7 @@ std::vector<int64_t> payloads(const MakeChain& make, const std::string& cuts, in
 
 // A mask has no gradient: it goes ahead once over each cut, for each micro-batch.
 TEST(OwnCarried, AMaskIsSentOnceOverEachCut) {
-  for (const auto& [ranks, cuts] :
-       {std::pair(2, "4"), {2, "1"}, {4, "2,4,6"}, {4, "1,2,6"}}) {
+  for (const auto& [ranks, cuts] : {std::pair(2, "4"), {2, "1"}, {4, "2,4,6"}, {4, "1,2,6"}}) {
     const std::vector<int64_t> with = payloads([] { return blocks(6, true); }, cuts, ranks);
     const std::vector<int64_t> without = payloads([] { return blocks(6, false); }, cuts, ranks);
     for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -141,14 +140,14 @@ Chain typed_chain() {
             {.reads = {"features", "length"}, .writes = {"x", "mask", "twice"}});
   for (int64_t i = 0; i < 6; ++i) {
     Masked block;
-    chain.add(model::make_module_layer(
-                  cat("block ", i),
-                  block.ptr(),
-                  [block](const Tensors& in) -> Tensors {
-                    return {block.ptr()->forward(in[0], in[1].to(at::kFloat)) /
-                            in[2].view({-1, 1, 1})};
-                  }),
-              {.reads = {"x", "mask", "twice"}});
+    chain.add(
+        model::make_module_layer(
+            cat("block ", i),
+            block.ptr(),
+            [block](const Tensors& in) -> Tensors {
+              return {block.ptr()->forward(in[0], in[1].to(at::kFloat)) / in[2].view({-1, 1, 1})};
+            }),
+        {.reads = {"x", "mask", "twice"}});
   }
   const auto loss = [](const Tensors& in, const Tensors& label) {
     const at::Tensor mean = (in[0] * in[1]).sum(1) / in[2].unsqueeze(1);

@@ -42,13 +42,12 @@ Chain classifier() {
   chain.add(model::function_layer("tanh",
                                   [](const Tensors& in) -> Tensors { return {at::tanh(in[0])}; }));
   chain.add(model::module_layer("second", torch::nn::Linear(16, 3)));
-  return std::move(
-      chain.end_with(model::function_loss("loss",
-                                          [](const at::Tensor& x, const at::Tensor& label) {
-                                            return at::cross_entropy_loss(
-                                                x, label, {}, at::Reduction::Sum);
-                                          }),
-                     {.targets = {"label"}}));
+  return std::move(chain.end_with(
+      model::function_loss("loss",
+                           [](const at::Tensor& x, const at::Tensor& label) {
+                             return at::cross_entropy_loss(x, label, {}, at::Reduction::Sum);
+                           }),
+      {.targets = {"label"}}));
 }
 
 // Ranks that are threads share the dataset, and each counts what it has read itself.
