@@ -50,12 +50,15 @@ void time_solve(int layers, int64_t slots) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    std::printf("%d layers, %lld slots, limit %.0f %%: %.3f s, process at most %ld MiB\n",
-                layers,
-                static_cast<long long>(answer.slots),
-                100 * static_cast<double>(limit) / static_cast<double>(most),
-                seconds.count(),
-                usage.ru_maxrss / 1024);
+    std::printf(
+        "%d layers, %lld slots, limit %.0f %%: %.3f s for a step of %.4f s, process at most %ld "
+        "MiB\n",
+        layers,
+        static_cast<long long>(answer.slots),
+        100 * static_cast<double>(limit) / static_cast<double>(most),
+        seconds.count(),
+        answer.seconds,
+        usage.ru_maxrss / 1024);
   }
 }
 

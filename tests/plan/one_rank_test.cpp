@@ -216,6 +216,36 @@ TEST(Planner, RotorRecomputesNothingWhereKeepingEverythingFits) {
   EXPECT_EQ(plan_of(table, Recompute::Rotor, none.peak_bytes).step_s, none.step_s);
 }
 
+// Sizes in no small whole numbers: levels of memory round them up, and yet what keeping everything needs
+// is enough for it.
+TEST(Planner, KeepingEverythingFitsWhereItNeedsNoMore) {
+  CostTable table =
+      test::homogeneous(5, {.forward = 1, .backward = 2, .size = 2 << 20, .kept = 2 << 20});
+  table.layers[2].modes[0].backward_extra_bytes = 6330688;
+  const OneRankAnswer example = plan_of(table, Recompute::None, 0);
+  for (const int64_t limit : {example.peak_bytes, int64_t{95} << 20}) {
+    EXPECT_EQ(plan_of(table, Recompute::Rotor, limit).plan.operations, keep_everything(table));
+  }
+  Dice dice(76);
+  for (int i = 0; i < 60 && !HasFailure(); ++i) {
+    const CostTable rich = test::rich_chain(dice, dice.between(1, 12), {.most_size = 1'000'003});
+    const int32_t micro_batches = static_cast<int32_t>(dice.between(1, 3));
+    SCOPED_TRACE(cat("chain ", i));
+    const OneRankAnswer none = plan_of(rich, Recompute::None, 0, micro_batches);
+    const OneRankAnswer least = plan_of(rich, Recompute::Rotor, 1, micro_batches);
+    double before = least.step_s;
+    for (int k = 0; k <= 8; ++k) {
+      const int64_t limit = least.least_bytes + (none.peak_bytes - least.least_bytes) * k / 8;
+      if (limit >= least.least_bytes) {
+        const OneRankAnswer one = plan_of(rich, Recompute::Rotor, limit, micro_batches);
+        EXPECT_LE(one.step_s, before) << limit;
+        before = one.step_s;
+      }
+    }
+    EXPECT_LE(plan_of(rich, Recompute::Rotor, none.peak_bytes, micro_batches).step_s, none.step_s);
+  }
+}
+
 TEST(Planner, TheLeastLimitOfRotorIsThatOfTheBestScheduleWithTargets) {
   Dice dice(72);
   int differ = 0;

@@ -1,6 +1,9 @@
 // What a pipeline's plan makes of what its ranks hold.
 #include "penstock/plan/pipeline_solver.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,6 +11,7 @@
 
 #include "penstock/program/verify.h"
 
+#include "plan/random_chains.h"
 #include "plan/small_chains.h"
 #include "plan/small_model.h"
 
@@ -85,6 +89,58 @@ TEST(PipelineSolver, WhatATableNeedsBetweenStagesIsWithinTheLimit) {
   const PipelineAnswer tight = solve_pipeline(four_layers(), request);
   EXPECT_FALSE(tight.is_feasible);
   EXPECT_EQ(tight.least_bytes, std::vector<int64_t>(2, 160 + 5000));
+}
+
+// Over tables with every field set, in sizes that are no small whole numbers. Cuts and slots are looked for
+// anew under each limit, and not everywhere found: a few plans are slower than those of a lower limit.
+TEST(PipelineSolver, KeepingEverythingFitsWhereItNeedsNoMoreAndMoreMemoryIsSeldomSlower) {
+  test::Dice dice(77);
+  double worst = 1;
+  int slower = 0, compared = 0, above_whole = 0;
+  for (int i = 0; i < 12; ++i) {
+    const int32_t ranks = static_cast<int32_t>(dice.between(2, 4));
+    const CostTable table =
+        test::rich_chain(dice, 2 * ranks + dice.between(0, 4), {.most_size = 1'000'003});
+    PipelineRequest request{.ranks = ranks,
+                            .micro_batches = static_cast<int32_t>(dice.between(ranks, 8)),
+                            .chunks = 2,
+                            .mode = SlotMode::KeepAll,
+                            .link = {.latency_s = 0.125}};
+    if (dice.chance(70)) {
+      constexpr schedule::Kind kKinds[] = {schedule::Kind::OneFOneB,
+                                           schedule::Kind::GPipe,
+                                           schedule::Kind::Interleaved,
+                                           schedule::Kind::ZeroBubbleH1};
+      request.kind = kKinds[dice.between(0, 3)];
+    }
+    const PipelineAnswer whole = solve_pipeline(table, request);
+    const int64_t most = *std::max_element(whole.peak_bytes.begin(), whole.peak_bytes.end());
+    request.mode = SlotMode::Apart;
+    request.limit_bytes = 1;
+    const PipelineAnswer none = solve_pipeline(table, request);
+    const int64_t least = *std::max_element(none.least_bytes.begin(), none.least_bytes.end());
+    double before = std::numeric_limits<double>::infinity();
+    for (int k = 0; k <= 8; ++k) {
+      request.limit_bytes = least + (most - least) * k / 8;
+      const PipelineAnswer answer = solve_pipeline(table, request);
+      if (!answer.is_feasible) {
+        continue;
+      }
+      ++compared;
+      slower += answer.step_s > before ? 1 : 0;
+      worst = std::max(worst, answer.step_s / before);
+      before = std::min(before, answer.step_s);
+    }
+    above_whole += before > whole.step_s ? 1 : 0;
+  }
+  std::printf("%d of %d slower, at worst %.4f times, %d above whole\n",
+              slower,
+              compared,
+              worst,
+              above_whole);
+  EXPECT_EQ(above_whole, 0);
+  EXPECT_LE(slower, compared / 8);
+  EXPECT_LE(worst, 1.1);
 }
 
 }  // namespace penstock::plan

@@ -1,6 +1,8 @@
 // The solver's promises on many random chains, checked on the program that its answer becomes.
 #include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -149,6 +151,32 @@ TEST(RotorRandom, MoreMemoryIsNeverSlower) {
     }
     // With room for everything there is no recomputation.
     EXPECT_LE(before, seconds_of(table, keep_everything(table)));
+  }
+}
+
+// Where sizes are no small whole numbers, memory is divided into levels, and sizes are rounded up.
+TEST(RotorRandom, MoreMemoryIsNeverSlowerWhereLevelsRound) {
+  Dice dice(45);
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    const CostTable table = test::rich_chain(
+        dice, dice.between(2, 24), {.most_size = 1'000'003, .has_held = false, .most_carried = 0});
+    const RotorOptions options{.slots = dice.chance(50) ? 0 : dice.between(10, 300), .threads = 1};
+    SCOPED_TRACE(cat("chain ", i, ", slots ", options.slots));
+    const int64_t least = solve_rotor(table, 0, {.slots = 1, .threads = 1}).least_bytes;
+    const int64_t most = std::max(least, test::keep_all_bytes(table));
+    std::vector<int64_t> limits{least, least + 1, most, 2 * most};
+    for (int k = 0; k < 20; ++k) {
+      limits.push_back(dice.between(least, most));
+    }
+    std::sort(limits.begin(), limits.end());
+    double before = std::numeric_limits<double>::infinity();
+    for (const int64_t limit : limits) {
+      const RotorAnswer answer = solve_rotor(table, limit, options);
+      EXPECT_LE(answer.seconds, before) << "limit " << limit;
+      EXPECT_LE(test::peak_of(table, answer.operations), limit);
+      before = answer.seconds;
+    }
+    EXPECT_LE(solve_rotor(table, most, options).seconds, seconds_of(table, keep_everything(table)));
   }
 }
 

@@ -173,6 +173,13 @@ OneRankAnswer solve_one_rank(const CostTable& table, const OneRankRequest& reque
     if (!is_exact) {
       take_candidates(table, answer.least_bytes, request, plan, least);
     }
+    // The solver's count is the program's or a little more: where all fits, all is kept.
+    const bool fits_whole =
+        request.limit_bytes == 0 || request.limit_bytes >= result.unlimited_bytes;
+    if (fits_whole &&
+        seconds_of(table, unlimited.operations) <= seconds_of(table, plan.operations)) {
+      plan.operations = unlimited.operations;
+    }
   } else {
     plan.operations = least.operations = simple_operations(table, request.recompute);
   }

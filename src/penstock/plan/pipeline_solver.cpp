@@ -197,6 +197,22 @@ PipelineAnswer plan_kind(const CostTable& table,
   if (schedule::stages_per_rank(kind, request.chunks) > 1) {
     offer({.evens_stages = true});
   }
+  // Whatever keeping everything needs, cut as if there were no limit, is enough for it: nothing that is
+  // estimated stands in its way.
+  if (request.limit_bytes > 0 && request.mode != SlotMode::KeepAll) {
+    PipelineRequest whole = request;
+    whole.mode = SlotMode::KeepAll;
+    whole.limit_bytes = 0;
+    PipelineAnswer kept = plan_kind(table, whole, kind);
+    if (most(kept.peak_bytes) <= request.limit_bytes) {
+      for (program::RankProgram& rank : kept.program.ranks) {
+        rank.limit_bytes = request.limit_bytes;
+      }
+      if (is_better(kept, result)) {
+        result = std::move(kept);
+      }
+    }
+  }
   for (const double share : {0.8, 0.6, 0.4, 0.2, 0.0}) {
     if (!result.is_feasible) {
       offer({.share = share});

@@ -64,8 +64,17 @@ void offer_split(float* __restrict best,
 
 class RotorTable {
  public:
-  RotorTable(const Needs& needs, const LeastTable& least, int64_t slots, int64_t slot_bytes)
-      : needs_(needs), least_(least), slots_(slots), slot_bytes_(slot_bytes), last_(needs.layers) {
+  RotorTable(const Needs& needs,
+             const LeastTable& least,
+             const WholeTable& whole,
+             int64_t slots,
+             int64_t slot_bytes)
+      : needs_(needs),
+        least_(least),
+        whole_(whole),
+        slots_(slots),
+        slot_bytes_(slot_bytes),
+        last_(needs.layers) {
     const size_t width = static_cast<size_t>(last_) + 1;
     rows_.resize(width * (width + 1) / 2);
   }
@@ -79,6 +88,26 @@ class RotorTable {
         fill(i, i + length, scratch);
       });
     }
+  }
+
+  // The bytes up to `limit` at which the whole chain becomes faster: all of them, or as many as there is
+  // time to unfold. Which ones does not depend on the limit.
+  std::vector<int64_t> steps(int64_t limit) const {
+    const Row& whole = row(0, last_);
+    std::vector<int64_t> bytes;
+    for (int64_t slot = whole.first; slot < whole.end(); ++slot) {
+      if (slot == whole.first || whole.at(slot) < whole.at(slot - 1)) {
+        bytes.push_back(slot * slot_bytes_);
+      }
+    }
+    const int64_t square = int64_t{last_ + 1} * (last_ + 1);
+    const int64_t most = std::max<int64_t>(64, 20'000'000 / square);
+    const size_t stride = static_cast<size_t>((std::ssize(bytes) + most - 1) / most);
+    std::vector<int64_t> some;
+    for (size_t i = 0; i < bytes.size() && bytes[i] <= limit; i += stride) {
+      some.push_back(bytes[i]);
+    }
+    return some;
   }
 
   // The schedule for layers i .. l within `bytes`. The bytes left over are exact at every turn, so
@@ -153,8 +182,16 @@ class RotorTable {
     if (bytes < least.bytes) {
       return std::numeric_limits<double>::infinity();
     }
-    const float by_slots = row(i, l).at(bytes / slot_bytes_);
-    return std::min(static_cast<double>(by_slots), least.overhead);
+    double best = std::min<double>(row(i, l).at(bytes / slot_bytes_), least.overhead);
+    if (bytes >= whole_.at(i, l)) {
+      best = std::min(best, 0.0);
+    }
+    // A layer whose backward comes next may leave its output out, and so be faster than one that keeps.
+    for (size_t k = 0; i == l && i < last_ && k < needs_.mode(i).size(); ++k) {
+      const ModeNeed& need = needs_.mode(i)[k];
+      best = bytes >= needs_.keeping(i, l, need) ? std::min(best, need.last_overhead) : best;
+    }
+    return best;
   }
 
   Choice best_choice(int32_t i, int32_t l, int64_t bytes) const {
@@ -195,6 +232,11 @@ class RotorTable {
     }
     float* best = scratch.data();
     std::fill(best + first, best + slots_ + 1, static_cast<float>(least.overhead));
+    const int64_t whole = whole_.at(i, l);
+    const int64_t kept = whole == kNoSchedule ? slots_ + 1 : slots_for(whole);
+    for (int64_t slot = std::max(first, kept); slot <= slots_; ++slot) {
+      best[slot] = std::min(best[slot], 0.0F);
+    }
     if (i < last_) {
       offer_keeping(i, l, first, best);
       offer_splits(i, l, first, best);
@@ -248,36 +290,31 @@ class RotorTable {
 
   const Needs& needs_;
   const LeastTable& least_;
+  const WholeTable& whole_;
   int64_t slots_, slot_bytes_;
   int32_t last_;
   std::vector<Row> rows_;
 };
 
-// More memory than this changes nothing: every layer can have its fastest save mode, and running a
-// layer twice is no faster.
-int64_t most_useful_bytes(const Needs& needs) {
-  int64_t bytes = needs.loss;
-  for (int32_t i = needs.layers - 1; i >= 0; --i) {
-    const auto& modes = needs.mode(i);
-    for (const ModeNeed& need : modes) {
-      if (needs.forward_between(i, i + 1) + need.last_overhead < 0) {
-        return kNoSchedule;  // a strange table: keeping is slower than running twice
-      }
+// No schedule holds more at any moment: for tables in which keeping is not the fastest.
+int64_t most_bytes(const Needs& needs) {
+  int64_t held = needs.loss, most = 0;
+  for (int32_t i = 0; i < needs.layers; ++i) {
+    int64_t kept = 0;
+    for (const ModeNeed& need : needs.mode(i)) {
+      kept = std::max(kept, need.kept);
+      most = std::max({most, needs.keeping(i, i, need), needs.keeping(i, needs.layers, need)});
     }
-    int64_t least = kNoSchedule;
-    for (const ModeNeed& need : modes) {
-      if (need.overhead <= 0) {
-        least = std::min(least, std::max(needs.keeping(i, needs.layers, need), need.kept + bytes));
-      }
-    }
-    bytes = least;
+    held += kept + needs.size(i);
+    most = std::max(most, needs.gradient(i + 1) + needs.sweep[static_cast<size_t>(i)]);
   }
-  return bytes;
+  return held + most;
 }
 
 struct Slots {
   int64_t count = 1;
   int64_t bytes = 1;  // each
+  bool is_exact = false;
 };
 
 Slots choose_slots(const Needs& needs, int64_t bytes, int64_t wanted) {
@@ -293,13 +330,101 @@ Slots choose_slots(const Needs& needs, int64_t bytes, int64_t wanted) {
   const int64_t least = std::clamp<int64_t>(within(1e12, 2.5e8), 10, 1000);
   const int64_t affordable = wanted > 0 ? wanted : std::max(least, within(4e9, 6.4e7));
   if (exact <= affordable) {
-    return {exact, divisor};
+    return {exact, divisor, /*is_exact=*/true};
   }
   const int64_t count =
       wanted > 0 ? wanted : std::clamp<int64_t>(within(1.5e9, 6.4e7), least, 20'000);
   const int64_t slot = (bytes + count - 1) / count;
   return {bytes / slot, slot};  // not beyond the limit
 }
+
+// What does not depend on the limit, so that more memory is never slower: a few ranges of memory, each
+// with levels of its own, and of each the schedules for all bytes at which its chain becomes faster. The
+// answer for a limit is the fastest of those that fit.
+class Ranges {
+ public:
+  Ranges(const Needs& needs, const LeastTable& least, const WholeTable& whole)
+      : needs_(needs), least_(least), whole_(whole) {
+    int64_t most = is_strange() ? most_bytes(needs) : whole.at(0, needs.layers);
+    for (; tops_.empty() || (tops_.size() < kMost && most >= least.at(0, needs.layers).bytes);
+         most /= kRatio) {
+      tops_.push_back(std::max(most, least.at(0, needs.layers).bytes));
+    }
+  }
+
+  // What keeping every layer in its first save mode needs: not always the fastest, but then the rounding
+  // of sizes must not cost it either.
+  int64_t first_modes_bytes() const {
+    int64_t bytes = needs_.loss;
+    for (int32_t i = needs_.layers - 1; i >= 0; --i) {
+      const ModeNeed& need = needs_.mode(i).front();
+      bytes = std::max(needs_.keeping(i, needs_.layers, need), need.kept + bytes);
+    }
+    return bytes;
+  }
+
+  Operations fastest(const CostTable& table,
+                     int64_t bytes,
+                     const RotorOptions& options,
+                     RotorAnswer& answer) const {
+    Operations best;
+    double best_seconds = std::numeric_limits<double>::infinity();
+    const auto offer = [&](const RotorTable& rotor, int64_t within) {
+      Operations operations;
+      rotor.unfold(0, needs_.layers, within, operations);
+      const double seconds = seconds_of(table, operations);
+      if (seconds < best_seconds) {
+        best_seconds = seconds;
+        best = std::move(operations);
+      }
+    };
+    if (bytes >= first_modes_bytes()) {
+      best = keep_everything(table);
+      best_seconds = seconds_of(table, best);
+    }
+    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+    const int threads = options.threads > 0 ? options.threads : static_cast<int>(cores);
+    // With all that is useful there is nothing to divide into levels.
+    const bool is_whole = !is_strange() && bytes >= tops_.front();
+    for (size_t range = 0; range < tops_.size(); ++range) {
+      const bool is_above = range + 1 < tops_.size() && tops_[range + 1] >= bytes;
+      if (is_above) {
+        continue;
+      }
+      const Slots slots = choose_slots(
+          needs_, std::max<int64_t>(1, tops_[range]), is_whole ? int64_t{1} : options.slots);
+      RotorTable rotor(needs_, least_, whole_, slots.count, slots.bytes);
+      rotor.solve(threads);
+      if (answer.slots == 0) {
+        answer.slots = slots.count;
+        answer.slot_bytes = slots.bytes;
+      }
+      if (is_whole) {
+        offer(rotor, tops_.front());
+        break;
+      }
+      for (const int64_t step : rotor.steps(bytes)) {
+        offer(rotor, step);
+      }
+      offer(rotor, least_.at(0, needs_.layers).bytes);
+      if (slots.is_exact) {
+        break;  // smaller ranges tell no more apart
+      }
+    }
+    return best;
+  }
+
+ private:
+  bool is_strange() const { return whole_.at(0, needs_.layers) == kNoSchedule; }
+
+  static constexpr int64_t kRatio = 4;
+  static constexpr size_t kMost = 2;
+
+  const Needs& needs_;
+  const LeastTable& least_;
+  const WholeTable& whole_;
+  std::vector<int64_t> tops_;  // the ranges' ends, falling
+};
 
 }  // namespace
 
@@ -314,19 +439,12 @@ RotorAnswer solve_rotor(const CostTable& table, int64_t limit_bytes, const Rotor
   }
   const Needs needs(table);
   const LeastTable least(needs);
+  const WholeTable whole(needs);
   RotorAnswer answer;
   answer.least_bytes = table.input_bytes() + least.at(0, needs.layers).bytes;
   answer.is_feasible = limit_bytes >= answer.least_bytes;
-  const int64_t bytes =
-      std::min(std::max(limit_bytes, answer.least_bytes) - table.input_bytes(),
-               std::max(most_useful_bytes(needs), least.at(0, needs.layers).bytes));
-  const Slots slots = choose_slots(needs, std::max<int64_t>(1, bytes), options.slots);
-  answer.slots = slots.count;
-  answer.slot_bytes = slots.bytes;
-  RotorTable rotor(needs, least, slots.count, slots.bytes);
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  rotor.solve(options.threads > 0 ? options.threads : static_cast<int>(cores));
-  rotor.unfold(0, needs.layers, bytes, answer.operations);
+  const int64_t bytes = std::max(limit_bytes, answer.least_bytes) - table.input_bytes();
+  answer.operations = Ranges(needs, least, whole).fastest(table, bytes, options, answer);
   answer.seconds = seconds_of(table, answer.operations);
   return answer;
 }

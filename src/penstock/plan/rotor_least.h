@@ -1,4 +1,5 @@
-// The least bytes that any stretch of a chain can do with. For the solvers alone.
+// The least bytes that any stretch of a chain can do with, and the least with which nothing is run twice.
+// For the solvers alone.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +72,46 @@ class LeastTable {
 
   int32_t last_;
   std::vector<Least> table_;
+};
+
+// The least bytes with which every one of layers i .. l keeps in its fastest save mode, exactly: with more
+// there is nothing to gain.
+class WholeTable {
+ public:
+  explicit WholeTable(const Needs& needs) : last_(needs.layers) {
+    const size_t width = static_cast<size_t>(last_) + 1;
+    table_.resize(width * (width + 1) / 2, kNoSchedule);
+    for (int32_t l = 0; l <= last_; ++l) {
+      for (int32_t i = l; i >= 0; --i) {
+        table_[pair_index(i, l, last_)] = bytes_of(needs, i, l);
+      }
+    }
+  }
+
+  // kNoSchedule where keeping is not the fastest: a strange table, in which running twice is faster.
+  int64_t at(int32_t i, int32_t l) const { return table_[pair_index(i, l, last_)]; }
+
+ private:
+  int64_t bytes_of(const Needs& needs, int32_t i, int32_t l) const {
+    if (i == last_) {
+      return needs.loss;
+    }
+    int64_t least = kNoSchedule;
+    const int64_t rest = i == l ? 0 : at(i + 1, l);
+    for (const ModeNeed& need : needs.mode(i)) {
+      if (needs.forward_between(i, i + 1) + need.last_overhead < 0) {
+        return kNoSchedule;
+      }
+      if ((i == l ? need.last_overhead : need.overhead) <= 0 && rest != kNoSchedule) {
+        const int64_t own = needs.keeping(i, l, need);
+        least = std::min(least, i == l ? own : std::max(own, need.kept + rest));
+      }
+    }
+    return least;
+  }
+
+  int32_t last_;
+  std::vector<int64_t> table_;
 };
 
 }  // namespace penstock::plan
