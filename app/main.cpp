@@ -1,6 +1,7 @@
 // The command line. Results go to standard output, everything else to standard error; the exit code
 // says what kind of failure it was (docs/errors.md).
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -139,6 +140,8 @@ int run_and_report(int argc, char** argv) {
 }  // namespace penstock::app
 
 int main(int argc, char** argv) {
+  // A limit on the sizes of files is an error of the write that meets it, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   const int code = penstock::app::run_and_report(argc, argv);
   penstock::comm::end_mpi(code);
   return code;

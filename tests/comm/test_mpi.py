@@ -13,13 +13,13 @@ PROGRAM = None
 LIMIT_S = 60  # for what must not hang
 
 
-def mpirun(*arguments, ranks=4):
+def mpirun(*arguments, ranks=4, **variables):
     command = ["mpirun", "-n", str(ranks), "--oversubscribe", PROGRAM, *arguments]
     allow = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # Open MPI leaves memory behind at its end, which a build with sanitizers would count as ours.
     no_leaks = {"ASAN_OPTIONS": "detect_leaks=0"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, env={**os.environ, **allow, **no_leaks})
+    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, env={**os.environ, **allow, **no_leaks, **variables})
 
 
 class Mpi(unittest.TestCase):
@@ -48,6 +48,19 @@ class Mpi(unittest.TestCase):
             content = [f"rank {rank} of {ranks} is content" for rank in range(ranks)]
             self.assertEqual(sorted(out.splitlines()), content, err)
             self.assertEqual(lines, [])
+
+    def test_all_goes_with_the_tags_that_every_library_has(self):
+        for mode in ("traffic", "collectives", "threads"):
+            job = mpirun(mode, PENSTOCK_MPI_TAGS="32767")
+            _, lines, err = self.finish(job)
+            self.assertEqual(job.returncode, 0, err)
+            self.assertEqual(lines, [])
+
+    def test_too_few_tags_are_said(self):
+        job = mpirun("threads", PENSTOCK_MPI_TAGS="100")
+        _, lines, err = self.finish(job)
+        self.assertEqual(job.returncode, 2, err)
+        self.assertTrue(any("the MPI library has tags up to 100, too few" in line for line in lines), err)
 
     def test_a_second_thread_of_each_rank_may_use_groups_of_its_own(self):
         job = mpirun("threads")

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: a checkpoint, an exit code of 0, and no trace in the numbers."""
 
+import re
 import shlex
 import signal
 import time
@@ -78,6 +79,15 @@ class Interrupt(cli.CliTestCase):
 
     def test_sigterm(self):
         self.check_signal(signal.SIGTERM)
+
+    def test_a_step_is_saved_once(self):
+        """Also where the signal comes right after the save of the last step."""
+        arguments = ["train", "recipe.toml", "--json", "--set", "run.save_every=1"]
+        stopped = self.interrupt(signal.SIGINT, arguments, self.has_steps(10))
+        self.assertEqual(stopped.code, 0, stopped)
+        saved = re.findall(r"^saved out/step-(\d+)$", stopped.stderr, re.MULTILINE)
+        self.assertEqual(len(saved), len(set(saved)), stopped)
+        self.assertEqual(int(saved[-1]), len(stopped.json()["losses"]))
 
     def test_three_interruptions_in_a_row(self):
         straight = self.train({"run.out": "straight"})["losses"]

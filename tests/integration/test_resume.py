@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import resource
 import shutil
+import time
 
 import penstock_cli as cli
 
@@ -163,6 +165,23 @@ class RunFolder(cli.CliTestCase):
                     self.assertEqual(summary["losses"], straight[6:])
                     self.assertEqual(cli.temporaries(self.folder / out), [])
 
+    def test_a_replaced_checkpoint_that_was_left_behind_does_not_stop_a_run(self):
+        """As if killed between the two renames of a replacement."""
+        straight = self.train({"run.keep": 0})["losses"]
+        for step, back in ((9, "out/step-00000006"), (12, "out"), (12, "out/step-00000012.old")):
+            with self.subTest(step=step, back=back):
+                shutil.rmtree(self.folder / "out")
+                self.train({"run.keep": 0})
+                os.rename(self.out / f"step-{step:08}", self.out / f"step-{step:08}.old")
+                first = 6 if back.endswith("6") else 12
+                values = {"run.keep": 0, "train.steps": 12 if first < 12 else 14}
+                summary = self.train(values, "--resume", back)
+                self.assertEqual(summary["first_step"], first)
+                self.assertEqual(summary["losses"][: 12 - first], straight[first:])
+                self.assertEqual(cli.temporaries(self.out), [])
+                self.assertEqual(list(self.out.glob("*.old")), [])
+                self.assertEqual(self.latest(), f"step-{values['train.steps']:08}")
+
     def test_resume_in_place_from_an_older_checkpoint(self):
         straight = self.train({"run.keep": 0})["losses"]
         summary = self.train({"run.keep": 0}, "--resume", "out/step-00000006")
@@ -172,6 +191,8 @@ class RunFolder(cli.CliTestCase):
         self.assertEqual(cli.temporaries(self.out), [])
         # What it went back from is out of the way, not lost.
         self.assertEqual(cli.checkpoint_steps(self.out / "earlier-001"), [9, 12])
+        lines = (self.out / "earlier-001" / "metrics.jsonl").read_text().splitlines()
+        self.assertEqual(sorted({json.loads(line)["step"] for line in lines}), list(range(1, 13)))
 
     def test_going_back_keeps_the_checkpoints_of_the_new_way(self):
         self.train({"run.keep": 0})
@@ -298,6 +319,54 @@ class RunFolder(cli.CliTestCase):
         state = json.loads((self.out / "step-00000006" / "state.json").read_text())
         self.assertEqual((state["step"], state["samples_seen"]), (6, 24))
         self.assertEqual(state["optimizer"], {"kind": "adamw", "steps": 6})
+
+
+class FullDisk(cli.CliTestCase):
+    """No file of the program may grow: what is written fails as it does on a full disk."""
+
+    VALUES = {"train.steps": 1500, "run.save_every": 50, "run.save_wait": 1, "run.validate_every": 0}
+
+    def begin(self):
+        self.write_recipe(self.VALUES)
+        process = cli.start("train", "recipe.toml", "--json", cwd=self.folder)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 60
+        while not cli.checkpoint_steps(self.folder / "out"):
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        return process
+
+    def limit(self, process, bytes_of_a_file):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bytes_of_a_file, resource.RLIM_INFINITY))
+
+    def test_ends_no_run_that_finds_room_again(self):
+        process = self.begin()
+        self.limit(process, 1024)
+        saved = len(cli.checkpoint_steps(self.folder / "out"))
+        time.sleep(1)
+        self.assertIsNone(process.poll())
+        self.assertLessEqual(len(cli.checkpoint_steps(self.folder / "out")), max(saved, 1) + 1)
+        self.limit(process, resource.RLIM_INFINITY)
+        result = cli.finish(process)
+        self.assertEqual(result.code, 0, result)
+        steps = [json.loads(line)["step"] for line in (self.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual(set(steps), set(range(1, 1501)))
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out")[-1], 1500)
+        self.assertIn("the run goes on, and saves again in due time", result.stderr)
+        self.assertIn("metrics.jsonl: File too large; the run goes on, and writes it when it can", result.stderr)
+        self.assertEqual(cli.temporaries(self.folder / "out"), [])
+
+    def test_ends_a_run_that_cannot_save_its_last_step(self):
+        process = self.begin()
+        self.limit(process, 1024)
+        result = cli.finish(process)
+        self.assertEqual(result.code, 2, result)
+        self.assertIn("tries again for 1 s (run.save_wait)", result.stderr)
+        self.assertRegex(result.stderr, r"cannot save step 1500: .*; the last checkpoint is .*step-\d+; make room")
+        # And goes on from there.
+        self.assertGreater(self.train({}, "--resume", "out")["first_step"], 0)
 
 
 if __name__ == "__main__":

@@ -187,8 +187,8 @@ TEST(Edges, RefuseANameThatIsMadeTwice) {
 TEST(Edges, RefuseWhatIsMadeOnlyLater) {
   EXPECT_EQ(refusal({{.reads = {"late"}}, {}, {.writes = {"late"}}}),
             "layer first reads \"late\", which is made only by layer third, after it");
-  EXPECT_EQ(refusal({{.reads = {"x"}}}),
-            "layer first reads \"x\", which is made only by layer first, after it");
+  EXPECT_EQ(refusal({{.reads = {"x"}, .writes = {"first"}}, {.reads = {"first"}}}),
+            "layer first reads \"x\", which is made only by layer second, after it");
 }
 
 TEST(Edges, RefuseWhatNobodyReads) {

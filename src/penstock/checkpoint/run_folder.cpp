@@ -105,7 +105,8 @@ std::optional<fs::path> find_latest(const fs::path& run_folder) {
   if (is_whole_checkpoint(run_folder / target)) {
     return run_folder / target;
   }
-  const std::optional<int64_t> step = step_of(target.string());
+  const std::optional<int64_t> current = step_of(target.string());
+  const std::optional<int64_t> step = current ? current : replaced_step_of(target.string());
   return step ? find_step(run_folder, *step) : std::nullopt;
 }
 
@@ -160,6 +161,16 @@ std::vector<int64_t> list_steps(const fs::path& run_folder) {
     }
   }
   return {steps.begin(), steps.end()};
+}
+
+std::vector<fs::path> folders_of_step(const fs::path& run_folder, int64_t step) {
+  std::vector<fs::path> found;
+  for (const std::string& name : {step_folder_name(step), replaced_step_folder_name(step)}) {
+    if (type_of(run_folder / name) != fs::file_type::not_found) {
+      found.push_back(run_folder / name);
+    }
+  }
+  return found;
 }
 
 fs::path resolve_checkpoint(const fs::path& path) {

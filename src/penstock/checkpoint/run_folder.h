@@ -25,6 +25,10 @@ bool is_whole_checkpoint(const std::filesystem::path& folder);
 // Steps with a whole checkpoint, ascending. None when the folder does not exist.
 std::vector<int64_t> list_steps(const std::filesystem::path& run_folder);
 
+// The folders of a step that are there: its own, and the one that it was replacing.
+std::vector<std::filesystem::path> folders_of_step(const std::filesystem::path& run_folder,
+                                                   int64_t step);
+
 // The checkpoint that `path` stands for: a checkpoint's own folder, or a run's folder, whose
 // `latest` is followed or, where that leads nowhere, whose newest step is taken. Throws
 // CheckpointError when there is none.

@@ -45,7 +45,7 @@ class Ticket {
 // work.
 class Group {
  public:
-  // Channels are numbered from 0; some MPI libraries have no more than this.
+  // Channels are numbered from 0. Those below 16,000 go with every MPI library (mpi_tags.h).
   static constexpr int64_t kNumChannels = int64_t{1} << 18;
 
   Group(const Group&) = delete;

@@ -41,6 +41,9 @@ class MpiCalls {
   // Then this, also on all ranks at once; the calls below need it.
   [[nodiscard]] virtual MpiError open() noexcept = 0;
 
+  // The highest tag that the library has.
+  [[nodiscard]] virtual MpiError find_most_tag(int& tag) noexcept = 0;
+
   // The bytes must stay as they are until the request is done.
   [[nodiscard]] virtual MpiError send(
       int peer, int tag, const void* data, int bytes, MpiRequest& request) noexcept = 0;

@@ -8,8 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/comm/mpi_collectives.h"
+#include "penstock/comm/mpi_tags.h"
 
 namespace penstock::comm {
 
@@ -55,11 +57,27 @@ MpiGroup::MpiGroup(MpiCalls& calls, int32_t rank, int32_t size)
   {
     const Lock lock(sends_.mutex());
     check_mpi(calls_.open());
+    check_mpi(calls_.find_most_tag(most_tag_));
+    // For tests: as with a library that has no more tags than it must.
+    if (const char* const least = std::getenv("PENSTOCK_MPI_TAGS"); least != nullptr) {
+      most_tag_ = std::min(most_tag_, std::atoi(least));
+    }
     check_mpi(calls_.receive_notice(&heard_, sizeof(heard_), listening_));
   }
   std::vector<int32_t> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   own_ = MpiGroup::make_own_collectives(all);
+}
+
+int MpiGroup::tag_of(int64_t channel) const {
+  const std::optional<int64_t> tag = comm::tag_of(channel, most_tag_);
+  if (!tag) {
+    throw ConfigError(cat("the MPI library has tags up to ",
+                          most_tag_,
+                          ", too few for a pipeline of so many layers or a job of so many groups; "
+                          "run the ranks as threads, or with another MPI library"));
+  }
+  return static_cast<int>(*tag);
 }
 
 void MpiGroup::close() {
@@ -108,6 +126,7 @@ std::unique_ptr<Sending> MpiGroup::start_send(int32_t peer,
                                               int64_t channel,
                                               const void* data,
                                               int64_t bytes) {
+  const int tag = tag_of(channel);
   auto sending = std::make_unique<MpiSending>(sends_, peer);
   const Lock lock(sends_.mutex());
   const char* from = static_cast<const char*>(data);
@@ -115,7 +134,7 @@ std::unique_ptr<Sending> MpiGroup::start_send(int32_t peer,
   for (int64_t left = bytes; chunk == kChunkBytes; left -= chunk, from += chunk) {
     chunk = std::min(left, kChunkBytes);
     MpiRequest request;
-    check_mpi(calls_.send(peer, static_cast<int>(channel), from, static_cast<int>(chunk), request));
+    check_mpi(calls_.send(peer, tag, from, static_cast<int>(chunk), request));
     sending->requests.push_back(request);
   }
   if (!sends_.is_done(*sending)) {  // small ones are copied at once
@@ -150,7 +169,7 @@ void MpiGroup::take(int32_t peer, int64_t channel, void* data, int64_t bytes, co
 // The bytes of the next chunk, which is left where it is if it is longer than there is room.
 int64_t MpiGroup::take_chunk(
     int32_t peer, int64_t channel, void* data, int64_t room, const What& what) {
-  const int tag = static_cast<int>(channel);
+  const int tag = tag_of(channel);
   MpiMessage message;
   int bytes = 0;
   poll(peer, what, [&] {

@@ -46,6 +46,7 @@ class MpiGroup final : public Group {
   void finish_send(Sending& sending, const What& what) override;
   void take(int32_t peer, int64_t channel, void* data, int64_t bytes, const What& what) override;
   std::unique_ptr<OwnCollectives> make_own_collectives(std::span<const int32_t> ranks) override;
+  int tag_of(int64_t channel) const;
   int64_t take_chunk(int32_t peer, int64_t channel, void* data, int64_t room, const What& what);
 
   template <typename Condition>
@@ -54,6 +55,7 @@ class MpiGroup final : public Group {
 
   MpiCalls& calls_;
   const double seconds_to_stop_;
+  int most_tag_ = 0;
   // These under the mutex of the sends, as every call of MPI.
   Notice heard_;
   MpiRequest listening_;

@@ -90,6 +90,14 @@ class Calls final : public MpiCalls {
     return {};
   }
 
+  MpiError find_most_tag(int& tag) noexcept override {
+    int* most = nullptr;
+    int is_known = 0;
+    const int result = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &is_known);
+    tag = result == MPI_SUCCESS && is_known != 0 ? *most : 32767;  // what the standard promises
+    return error_of(result, "MPI_Comm_get_attr");
+  }
+
   MpiError send(
       int peer, int tag, const void* data, int bytes, MpiRequest& request) noexcept override {
     return send_on(messages_, peer, tag, data, bytes, request);

@@ -530,6 +530,13 @@ std::vector<Option> make_table() {
               &RunOptions::save_every,
               {0},
               "steps between checkpoints; 0: one at the end"),
+      integer("run.save_wait",
+              run,
+              &RunOptions::save_wait,
+              {0},
+              "seconds for which the last checkpoint is tried again where it cannot be written; "
+              "the run "
+              "goes on where one on the way cannot"),
       integer("run.keep", run, &RunOptions::keep, {0}, "checkpoints kept, the newest ones; 0: all"),
       integer("run.validate_every",
               run,

@@ -119,6 +119,7 @@ struct RunOptions {
   std::string log = "all";
   int64_t log_every = 10;
   int64_t save_every = 0;
+  int64_t save_wait = 60;  // seconds
   int64_t keep = 3;
   int64_t validate_every = 0;
   int64_t validate_sequences = 64;

@@ -96,7 +96,7 @@ fs::path new_path(const fs::path& folder) {
                                ".",
                                ::getpid());
   fs::path path = folder / name;
-  std::error_code ignored;  // a folder that cannot be searched is reported by the FileWriter
+  std::error_code ignored;  // a folder that cannot be searched is reported by the LogFile
   for (int again = 1; fs::exists(path, ignored); ++again) {
     path = folder / cat(name, ".", again);
   }
@@ -105,7 +105,7 @@ fs::path new_path(const fs::path& folder) {
 
 }  // namespace
 
-EventFile::EventFile(const fs::path& folder) : path_(new_path(folder)), file_(path_) {
+EventFile::EventFile(const fs::path& folder) : file_(new_path(folder)) {
   std::string event;
   append_double(event, kEventWallTime, unix_seconds());
   append_bytes(event, kEventFileVersion, "brain.Event:2");
@@ -114,11 +114,7 @@ EventFile::EventFile(const fs::path& folder) : path_(new_path(folder)), file_(pa
 }
 
 EventFile::~EventFile() {
-  try {
-    flush();
-  } catch (...) {
-    // A destructor cannot report it; whoever has to know calls flush().
-  }
+  flush();
 }
 
 void EventFile::add_scalar(const std::string& tag, double value, int64_t step) {
@@ -141,10 +137,9 @@ void EventFile::forget_from(int64_t step) {
 }
 
 void EventFile::flush() {
-  // Emptied first: after a failed write it is unknown how much arrived, and a repeat would corrupt
-  // the file.
-  const std::string records = std::exchange(pending_, {});
-  file_.write(records);
+  if (!pending_.empty()) {
+    file_.add(std::exchange(pending_, {}));
+  }
 }
 
 void EventFile::add_record(const std::string& data) {

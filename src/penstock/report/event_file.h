@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "penstock/base/file.h"
+#include "penstock/report/log_file.h"
 
 namespace penstock::report {
 
@@ -28,13 +28,12 @@ class EventFile {
   // Events are collected until they are flushed or the file is closed.
   void flush();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
   void add_record(const std::string& data);
 
-  std::filesystem::path path_;
-  FileWriter file_;
+  LogFile file_;
   std::string pending_;
 };
 

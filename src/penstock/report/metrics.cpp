@@ -1,9 +1,7 @@
 #include "penstock/report/metrics.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <string_view>
 #include <system_error>
 
@@ -90,10 +88,7 @@ Metrics::Metrics(const MetricsOptions& options) : jsonl_path_(options.folder / "
   }
   if (options.jsonl) {
     keep_steps_before(first_step, jsonl_path_);
-    jsonl_.emplace(jsonl_path_, std::ios::app);
-    if (!*jsonl_) {
-      throw FileError(cat("cannot write ", jsonl_path_.string(), ": ", std::strerror(errno)));
-    }
+    jsonl_.emplace(jsonl_path_);
   }
   if (options.tensorboard) {
     events_.emplace(options.folder);
@@ -104,10 +99,7 @@ Metrics::Metrics(const MetricsOptions& options) : jsonl_path_(options.folder / "
 
 void Metrics::record(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
   if (jsonl_) {
-    *jsonl_ << json_line(step, values) << std::flush;
-    if (!*jsonl_) {
-      throw FileError(cat("cannot write ", jsonl_path_.string(), ": ", std::strerror(errno)));
-    }
+    jsonl_->add(json_line(step, values));
   }
   if (events_) {
     for (const auto& [name, value] : values) {

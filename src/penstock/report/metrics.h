@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/report/event_file.h"
+#include "penstock/report/log_file.h"
 
 namespace penstock::report {
 
@@ -28,12 +28,12 @@ class Metrics {
   explicit Metrics(const MetricsOptions& options);
 
   // One line {"step": 12, "loss": 2.31}, with null for NaN and infinities, and one scalar per
-  // value. Both are with the system when this returns.
+  // value. Both are with the system when this returns, or as soon as they can be written (LogFile).
   void record(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
  private:
   std::filesystem::path jsonl_path_;
-  std::optional<std::ofstream> jsonl_;
+  std::optional<LogFile> jsonl_;
   std::optional<EventFile> events_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -74,13 +75,28 @@ void move_later_steps_aside(const fs::path& folder, int64_t step) {
   std::vector<fs::path> later;
   for (const int64_t other : checkpoint::list_steps(folder)) {
     if (other > step) {
-      later.push_back(folder / checkpoint::step_folder_name(other));
+      for (fs::path& one : checkpoint::folders_of_step(folder, other)) {
+        later.push_back(std::move(one));
+      }
     }
   }
-  if (!later.empty()) {
-    log_info(
-        "the checkpoints after step ", step, " are now in ", move_aside(folder, later).string());
+  if (later.empty()) {
+    return;
   }
+  const fs::path aside = move_aside(folder, later);
+  std::error_code error;
+  const fs::path metrics = folder / "metrics.jsonl";
+  if (fs::exists(metrics, error)) {
+    fs::copy_file(metrics, aside / metrics.filename(), error);
+    if (error) {
+      log_warning("cannot copy ", metrics.string(), " to ", aside.string(), ": ", error.message());
+    }
+  }
+  log_info("the checkpoints after step ",
+           step,
+           " are now in ",
+           aside.string(),
+           ", with the metrics up to them");
 }
 
 }  // namespace penstock::train

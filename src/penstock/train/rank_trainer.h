@@ -92,6 +92,7 @@ class RankTrainer {
 
   void train();
   void take_steps();
+  void save_on_the_way();
   std::vector<run::UpdateSettings> update_settings(const Steps& steps) const;
   void learn_outcome(const run::Executor& executor, Steps& steps);
   void adjust_loss_scale(const run::Updated& updated, int64_t step);
@@ -104,7 +105,8 @@ class RankTrainer {
 
   std::unique_ptr<TrainerParts> parts_;
   Summary summary_;
-  Payload payload_;  // of this rank, in the last step
+  int64_t saved_step_ = -1;  // the newest checkpoint of this run
+  Payload payload_;          // of this rank, in the last step
 };
 
 }  // namespace penstock::train

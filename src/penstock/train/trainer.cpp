@@ -98,8 +98,9 @@ Summary RankTrainer::run() {
   if (!summary_.was_interrupted) {
     summary_.validation_loss = validate(parts);
   }
-  if (!summary_.losses.empty()) {
-    summary_.checkpoint = save_checkpoint(parts);
+  // A run that was stopped right after a save has saved that step already.
+  if (!summary_.losses.empty() && saved_step_ != parts.state.step) {
+    summary_.checkpoint = save_at_the_end(parts);
   }
   finish_summary(now_seconds() - began);
   if (parts.recipe.run.sample_tokens > 0 && !summary_.was_interrupted) {
@@ -133,11 +134,22 @@ void RankTrainer::train() {
       summary_.validation_loss = validate(parts);
     }
     if (std::exchange(is_to_save, false)) {
-      summary_.checkpoint = save_checkpoint(parts);
+      save_on_the_way();
     }
   }
   if (parts.reporter) {
     parts.reporter->finish();
+  }
+}
+
+// The run can live without one of these: the next is tried when it is due.
+void RankTrainer::save_on_the_way() {
+  TrainerParts& parts = *parts_;
+  try {
+    summary_.checkpoint = save_checkpoint(parts);
+    saved_step_ = parts.state.step;
+  } catch (const FileError& error) {
+    log_warning(error.what(), "; the run goes on, and saves again in due time");
   }
 }
 

@@ -1,10 +1,12 @@
 #include "penstock/train/trainer_output.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,16 +63,34 @@ fs::path save_checkpoint(const TrainerParts& parts) {
                              parts.state,
                              parts.group);
   } catch (const FileError& error) {
-    throw FileError(cat("cannot save step ",
-                        parts.state.step,
-                        ": ",
-                        error.what(),
-                        "; ",
-                        last_checkpoint(parts.recipe.run.out),
-                        "; make room or choose another run.out, then --resume"));
+    throw FileError(cat("cannot save step ", parts.state.step, ": ", error.what()));
   }
   log_info("saved ", saved.string());
   return saved;
+}
+
+fs::path save_at_the_end(const TrainerParts& parts) {
+  constexpr int64_t kPauseSeconds = 2;
+  int64_t left = parts.recipe.run.save_wait;
+  for (bool is_first = true;; is_first = false) {
+    try {
+      return save_checkpoint(parts);
+    } catch (const FileError& error) {
+      // Where one rank is told to stop, its launcher will not wait either.
+      const bool is_stopping = sum_ranks(was_interrupted() ? 1.0 : 0.0, parts.group) > 0;
+      if (left <= 0 || is_stopping) {
+        throw FileError(cat(error.what(),
+                            "; ",
+                            last_checkpoint(parts.recipe.run.out),
+                            "; make room or choose another run.out, then --resume"));
+      }
+      if (is_first) {
+        log_warning(error.what(), "; tries again for ", left, " s (run.save_wait)");
+      }
+      std::this_thread::sleep_for(std::chrono::seconds(std::min(left, kPauseSeconds)));
+      left -= kPauseSeconds;
+    }
+  }
 }
 
 std::string write_sample(TrainerParts& parts) {
