@@ -504,6 +504,17 @@ std::vector<Option> make_table() {
              &RunOptions::timeout,
              {0.1, 1e6},
              "seconds that a rank waits for another before the run ends and says for what"),
+      number("run.hours",
+             run,
+             &RunOptions::hours,
+             {0, 1e6},
+             "wall time that the run may take: it saves in time and ends, to go on with --resume "
+             "auto; 0: no limit"),
+      bytes("run.process_memory",
+            run,
+            &RunOptions::process_memory,
+            "RAM that each rank's process may take, libraries and all; empty: its share of what "
+            "the cgroup allows"),
       integer(
           "run.check_replicas",
           run,
@@ -529,7 +540,13 @@ std::vector<Option> make_table() {
               run,
               &RunOptions::save_every,
               {0},
-              "steps between checkpoints; 0: one at the end"),
+              "steps between checkpoints; 0: only run.save_minutes counts"),
+      number("run.save_minutes",
+             run,
+             &RunOptions::save_minutes,
+             {0, 1e6},
+             "minutes after which a checkpoint is due where run.save_every has brought none; 0: "
+             "only run.save_every counts. There is always one at the end"),
       integer("run.save_wait",
               run,
               &RunOptions::save_wait,

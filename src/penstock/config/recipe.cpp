@@ -269,6 +269,10 @@ int64_t PlanOptions::memory_bytes() const {
   return memory.empty() ? 0 : parse_bytes(memory).value_or(0);
 }
 
+int64_t RunOptions::process_memory_bytes() const {
+  return process_memory.empty() ? 0 : parse_bytes(process_memory).value_or(0);
+}
+
 int64_t PlanOptions::bucket_bytes() const {
   return parse_bytes(bucket).value_or(0);
 }

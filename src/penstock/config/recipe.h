@@ -114,17 +114,22 @@ struct RunOptions {
   std::string links = "auto";
   int64_t threads = 0;
   double timeout = 600;
+  double hours = 0;            // wall time; 0: no limit
+  std::string process_memory;  // "2GiB"; empty: what the cgroup allows
   int64_t check_replicas = 100;
   std::string out;
   std::string log = "all";
   int64_t log_every = 10;
   int64_t save_every = 0;
+  double save_minutes = 30;
   int64_t save_wait = 60;  // seconds
   int64_t keep = 3;
   int64_t validate_every = 0;
   int64_t validate_sequences = 64;
   int64_t sample_tokens = 0;
   std::string sample_prompt = "\n";
+
+  int64_t process_memory_bytes() const;  // 0: not given
 };
 
 struct Recipe {
