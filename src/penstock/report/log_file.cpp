@@ -50,8 +50,7 @@ void LogFile::add(std::string_view record) {
 
 bool LogFile::write_waiting() {
   for (size_t done = 0; done < waiting_.size();) {
-    const ssize_t written =
-        ::write(descriptor_, waiting_.data() + done, waiting_.size() - done);
+    const ssize_t written = ::write(descriptor_, waiting_.data() + done, waiting_.size() - done);
     if (written < 0 && errno == EINTR) {
       continue;
     }
