@@ -5,21 +5,24 @@
 #include <filesystem>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/error.h"
+
+#include "commands.h"
 
 namespace penstock::app {
 
 namespace fs = std::filesystem;
 
-CLI::Option* add_text_option(CLI::App& command,
-                             const std::string& name,
-                             std::string& value,
-                             const std::string& description) {
-  return command.add_option(name, value, description)->check([](const std::string& text) {
-    return std::string(text.empty() ? "must not be empty" : "");
-  });
+Argument add_recipe_arguments(Command& command, RecipeArguments& arguments) {
+  const Argument recipe = command.add("RECIPE", arguments.recipe, "the recipe, a TOML file");
+  command
+      .add_repeated("--set",
+                    arguments.settings,
+                    "set a recipe key, as in --set train.steps=50; may be given several times "
+                    "('penstock options' lists the keys)")
+      .named("KEY=VALUE");
+  command.add_flag("--json", arguments.as_json, "write the result to standard output as JSON");
+  return recipe;
 }
 
 void require_writable(const std::string& file) {

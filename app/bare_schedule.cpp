@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <iterator>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -94,13 +93,13 @@ void print_table(const plan::BarePipeline& bare) {
 
 }  // namespace
 
-void add_bare_schedule_arguments(CLI::App& command, BareScheduleArguments& arguments) {
+void add_bare_schedule_arguments(Command& command, BareScheduleArguments& arguments) {
   const auto add_time = [&](const char* name, std::optional<double>& time, const char* help) {
-    command.add_option(name, time, help)->check(CLI::Range(0.0, 1e12))->type_name("TIME");
+    command.add(name, time, help).in_range(0.0, 1e12).named("TIME");
   };
-  command.add_option("--ranks", arguments.ranks, "ranks of a pipeline of bare numbers")
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
-      ->type_name("N");
+  command.add("--ranks", arguments.ranks, "ranks of a pipeline of bare numbers")
+      .in_range(int64_t{1}, kMostRanks)
+      .named("N");
   add_time(
       "--forward", arguments.forward, "what a micro-batch's forward takes on a rank, in any unit");
   add_time("--backward-input", arguments.backward_input, "likewise, the gradient of its input");

@@ -7,10 +7,6 @@
 #include "pictures.h"
 #include "plan_arguments.h"
 
-namespace CLI {
-class App;
-}
-
 namespace penstock::app {
 
 struct BareScheduleArguments {
@@ -19,7 +15,7 @@ struct BareScheduleArguments {
 };
 
 // --ranks, --forward, --backward-input, --backward-weight, --transfer
-void add_bare_schedule_arguments(CLI::App& command, BareScheduleArguments& arguments);
+void add_bare_schedule_arguments(Command& command, BareScheduleArguments& arguments);
 
 bool is_bare_schedule(const BareScheduleArguments& arguments);
 

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -383,53 +382,50 @@ int bench_step(const StepArguments& arguments) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "measure: steps next to PyTorch, sums over ranks");
-  bench->require_subcommand(1);
-  add_bench_allreduce_command(*bench, action);
-  CLI::App* command = bench->add_subcommand("step", "a training step, in tokens a second");
+void add_bench_command(Command& app) {
+  Command bench = app.add_command("bench", "measure: steps next to PyTorch, sums over ranks");
+  bench.needs_command();
+  add_bench_allreduce_command(bench);
+  Command command = bench.add_command("step", "a training step, in tokens a second");
   const auto arguments = std::make_shared<StepArguments>();
-  command->add_option("--size", arguments->size, "which size of the family")
-      ->check(CLI::IsMember(size_names()))
-      ->capture_default_str();
-  command->add_option("--batch", arguments->batch, "sequences a step; 0: the size's usual one")
-      ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
-      ->capture_default_str();
+  command.add("--size", arguments->size, "which size of the family")
+      .one_of(size_names())
+      .shows_default();
+  command.add("--batch", arguments->batch, "sequences a step; 0: the size's usual one")
+      .in_range(int64_t{0}, int64_t{10'000'000})
+      .shows_default();
   command
-      ->add_option("--set",
-                   arguments->settings,
-                   "set a recipe key, as in --set plan.memory=20GiB; may be given several times")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+      .add_repeated("--set",
+                    arguments->settings,
+                    "set a recipe key, as in --set plan.memory=20GiB; may be given several times")
+      .named("KEY=VALUE");
   command
-      ->add_option("--peers",
-                   arguments->peers,
-                   "PyTorch's ways to run beside, separated by commas: eager, compile, each with "
-                   "options as in eager+recompute=all; auto: compile and eager; none")
-      ->capture_default_str();
-  command->add_option("--python", arguments->python, "a Python that has torch")
-      ->capture_default_str();
+      .add("--peers",
+           arguments->peers,
+           "PyTorch's ways to run beside, separated by commas: eager, compile, each with "
+           "options as in eager+recompute=all; auto: compile and eager; none")
+      .shows_default();
+  command.add("--python", arguments->python, "a Python that has torch").shows_default();
   command
-      ->add_option("--peer-script",
-                   arguments->peer_script,
-                   cat("the peer; empty: bench/", peer_script_name({})))
-      ->type_name("FILE");
-  command->add_option("--window", arguments->window_s, "seconds of a measured window")
-      ->check(CLI::Range(0.001, 86400.0))
-      ->capture_default_str();
-  command->add_option("--warm", arguments->warm_s, "seconds of steps before the first window")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "windows of each, in turns")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->capture_default_str();
-  command->add_flag("--kernels",
-                    arguments->shows_kernels,
-                    "milliseconds by kind of work, beside the floor, and by kernel");
-  command->add_flag("--predict", arguments->predicts, "measure the layers and predict the step");
-  command->add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return bench_step(*arguments); }; });
+      .add("--peer-script",
+           arguments->peer_script,
+           cat("the peer; empty: bench/", peer_script_name({})))
+      .named("FILE");
+  command.add("--window", arguments->window_s, "seconds of a measured window")
+      .in_range(0.001, 86400.0)
+      .shows_default();
+  command.add("--warm", arguments->warm_s, "seconds of steps before the first window")
+      .in_range(0.0, 86400.0)
+      .shows_default();
+  command.add("--rounds", arguments->rounds, "windows of each, in turns")
+      .in_range(int64_t{1}, int64_t{1'000'000})
+      .shows_default();
+  command.add_flag("--kernels",
+                   arguments->shows_kernels,
+                   "milliseconds by kind of work, beside the floor, and by kernel");
+  command.add_flag("--predict", arguments->predicts, "measure the layers and predict the step");
+  command.add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
+  command.runs([arguments] { return bench_step(*arguments); });
 }
 
 }  // namespace penstock::app

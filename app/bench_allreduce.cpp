@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/base/interrupt.h"
@@ -127,7 +125,7 @@ int bench_allreduce(const AllReduceArguments& arguments) {
   return 0;
 }
 
-void add_size_option(CLI::App& command,
+void add_size_option(Command& command,
                      const char* name,
                      std::string& value,
                      const char* description) {
@@ -138,43 +136,37 @@ void add_size_option(CLI::App& command,
                ? std::string()
                : cat(in_quotes(text), " is not a number of bytes from 4 to 16GiB, as in 64KiB");
   };
-  command.add_option(name, value, description)
-      ->check(check)
-      ->type_name("BYTES")
-      ->capture_default_str();
+  command.add(name, value, description).checked_by(check).named("BYTES").shows_default();
 }
 
 }  // namespace
 
-void add_bench_allreduce_command(CLI::App& bench, Action& action) {
-  CLI::App* command =
-      bench.add_subcommand("allreduce", "sums over all ranks, by each algorithm and message size");
+void add_bench_allreduce_command(Command& bench) {
+  Command command =
+      bench.add_command("allreduce", "sums over all ranks, by each algorithm and message size");
   const auto arguments = std::make_shared<AllReduceArguments>();
   command
-      ->add_option("--ranks",
-                   arguments->ranks,
-                   "ranks, as threads: 4 by default; under mpirun or srun the ranks are theirs")
-      ->check(CLI::Range(int32_t{2}, int32_t{256}))
-      ->type_name("N");
-  add_size_option(*command, "--least", arguments->least, "the smallest message");
-  add_size_option(*command,
-                  "--most",
-                  arguments->most,
-                  "the largest message; sizes grow by 4 from the smallest");
-  command->add_option("--element", arguments->element, "what is summed")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "about how long to measure each size")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  add_text_option(
-      *command, "--json", arguments->json, "write times and fitted costs to this file, as JSON")
-      ->type_name("FILE");
-  command->footer(
+      .add("--ranks",
+           arguments->ranks,
+           "ranks, as threads: 4 by default; under mpirun or srun the ranks are theirs")
+      .in_range(int64_t{2}, int64_t{256})
+      .named("N");
+  add_size_option(command, "--least", arguments->least, "the smallest message");
+  add_size_option(
+      command, "--most", arguments->most, "the largest message; sizes grow by 4 from the smallest");
+  command.add("--element", arguments->element, "what is summed")
+      .one_of({"float32", "bfloat16"})
+      .shows_default();
+  command.add("--seconds", arguments->seconds, "about how long to measure each size")
+      .in_range(0.0, 3600.0)
+      .shows_default();
+  command.add("--json", arguments->json, "write times and fitted costs to this file, as JSON")
+      .named("FILE")
+      .not_empty();
+  command.ends_with(
       "Times are medians, of the slowest rank. docs/collectives.md tells of the algorithms; own is "
       "MPI's, and is measured where the ranks are processes.");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return bench_allreduce(*arguments); }; });
+  command.runs([arguments] { return bench_allreduce(*arguments); });
 }
 
 }  // namespace penstock::app

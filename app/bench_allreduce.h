@@ -5,6 +5,6 @@
 
 namespace penstock::app {
 
-void add_bench_allreduce_command(CLI::App& bench, Action& action);
+void add_bench_allreduce_command(Command& bench);
 
 }  // namespace penstock::app

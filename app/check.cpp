@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -108,19 +107,19 @@ int check(const CheckArguments& arguments) {
 
 }  // namespace
 
-void add_check_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
+void add_check_command(Command& app) {
+  Command command = app.add_command(
       "check",
       "train a few steps as planned, several ranks as threads, and on one device that keeps "
       "everything and adds up gradients in their order; name the first difference");
   const auto arguments = std::make_shared<CheckArguments>();
-  add_recipe_arguments(*command, arguments->plan.recipe);
-  add_plan_arguments(*command, arguments->plan);
-  command->add_option("--steps", arguments->steps, "steps to compare; default 3")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->type_name("N");
-  command->footer("Exit code 1 when a bit differs, or when the step does not fit.");
-  command->callback([arguments, &action] { action = [arguments] { return check(*arguments); }; });
+  add_recipe_arguments(command, arguments->plan.recipe).required();
+  add_plan_arguments(command, arguments->plan);
+  command.add("--steps", arguments->steps, "steps to compare; default 3")
+      .in_range(int64_t{1}, int64_t{1'000'000})
+      .named("N");
+  command.ends_with("Exit code 1 when a bit differs, or when the step does not fit.");
+  command.runs([arguments] { return check(*arguments); });
 }
 
 }  // namespace penstock::app

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -155,13 +154,12 @@ int describe(const RecipeArguments& arguments) {
 
 }  // namespace
 
-void add_describe_command(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("describe", "print the model as a chain: layer, shape, parameters, bytes");
+void add_describe_command(Command& app) {
+  Command command =
+      app.add_command("describe", "print the model as a chain: layer, shape, parameters, bytes");
   const auto arguments = std::make_shared<RecipeArguments>();
-  add_recipe_arguments(*command, *arguments);
-  command->callback(
-      [arguments, &action] { action = [arguments] { return describe(*arguments); }; });
+  add_recipe_arguments(command, *arguments).required();
+  command.runs([arguments] { return describe(*arguments); });
 }
 
 }  // namespace penstock::app

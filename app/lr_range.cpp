@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -98,29 +97,24 @@ int run_lr_range(const LrRangeArguments& arguments) {
 
 }  // namespace
 
-void add_lr_range_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
+void add_lr_range_command(Command& app) {
+  Command command = app.add_command(
       "lr-range",
       "learning-rate range test: train with a growing rate, plot the loss, suggest a rate");
   const auto arguments = std::make_shared<LrRangeArguments>();
-  add_recipe_arguments(*command, arguments->recipe);
-  command->add_option("--from", arguments->options.lowest, "the first rate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--to", arguments->options.highest, "the last rate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_recipe_arguments(command, arguments->recipe).required();
+  command.add("--from", arguments->options.lowest, "the first rate").positive().shows_default();
+  command.add("--to", arguments->options.highest, "the last rate").positive().shows_default();
   command
-      ->add_option("--steps",
-                   arguments->options.steps,
-                   "how many steps, evenly spaced in the logarithm of the rate")
-      ->check(CLI::Range(int64_t{2}, int64_t{1'000'000}))
-      ->capture_default_str();
-  command->add_option("--svg", arguments->svg, "write the curve to this file")->type_name("FILE");
-  command->footer(
+      .add("--steps",
+           arguments->options.steps,
+           "how many steps, evenly spaced in the logarithm of the rate")
+      .in_range(int64_t{2}, int64_t{1'000'000})
+      .shows_default();
+  command.add("--svg", arguments->svg, "write the curve to this file").named("FILE");
+  command.ends_with(
       "Nothing is saved: the weights are thrown away. The test ends early when the loss explodes.");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return run_lr_range(*arguments); }; });
+  command.runs([arguments] { return run_lr_range(*arguments); });
 }
 
 }  // namespace penstock::app

@@ -1,19 +1,15 @@
 // The command line. Results go to standard output, everything else to standard error; the exit code
 // says what kind of failure it was (docs/errors.md).
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <string>
-#include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
-#include "penstock/base/version.h"
 #include "penstock/comm/mpi.h"
 #include "penstock/memory/account.h"
 
@@ -21,56 +17,11 @@
 
 namespace penstock::app {
 
-void add_recipe_arguments(CLI::App& command, RecipeArguments& arguments, bool is_required) {
-  command.add_option("RECIPE", arguments.recipe, "the recipe, a TOML file")->required(is_required);
-  command
-      .add_option("--set",
-                  arguments.settings,
-                  "set a recipe key, as in --set train.steps=50; may be given several times "
-                  "('penstock options' lists the keys)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  command.add_flag("--json", arguments.as_json, "write the result to standard output as JSON");
-}
-
 namespace {
 
 int fail(ExitCode code, const char* message) {
   log_line(LogLevel::Error, cat("penstock: ", message));
   return static_cast<int>(code);
-}
-
-// CLI11 would say that a command is missing, not which word it did not know.
-void require_known_command(const CLI::App& app, int argc, char** argv) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    names.push_back(command->get_name());
-  }
-  int first = 1;
-  while (first < argc && argv[first][0] == '-') {
-    const std::string flag = argv[first++];
-    if (app.get_option_no_throw(flag) == nullptr) {
-      throw ConfigError(cat("unknown option ", flag, "; penstock --help lists what there is"));
-    }
-    if (flag == "--help" || flag == "-h" || flag == "--version") {
-      return;
-    }
-  }
-  if (first == argc) {
-    throw ConfigError(
-        cat("no command given; there is ", join(names, ", "), " (see penstock --help)"));
-  }
-  const std::string word = argv[first];
-  if (std::find(names.begin(), names.end(), word) == names.end()) {
-    const std::string suggestion = nearest(word, names);
-    throw ConfigError(cat("unknown command '",
-                          word,
-                          "'; ",
-                          suggestion.empty() ? "" : cat("did you mean ", suggestion, "? "),
-                          "there is ",
-                          join(names, ", "),
-                          " (see penstock --help)"));
-  }
 }
 
 void require_output_written() {
@@ -80,37 +31,28 @@ void require_output_written() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Penstock trains neural networks that do not fit.", argv[0]);
-  app.set_version_flag("--version", std::string(kVersion));
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return cat("penstock: ", error.what(), "; --help lists what there is\n");
-  });
+  CommandLine line("Penstock trains neural networks that do not fit.", argv[0]);
+  Command app = line.root();
   bool is_quiet = false;
   app.add_flag("-q,--quiet", is_quiet, "only warnings and errors on standard error");
-  app.fallthrough();
+  add_train_command(app);
+  add_plan_command(app);
+  add_profile_command(app);
+  add_simulate_command(app);
+  add_check_command(app);
+  add_describe_command(app);
+  add_sample_command(app);
+  add_lr_range_command(app);
+  add_bench_command(app);
+  add_options_command(app);
 
-  Action action;
-  add_train_command(app, action);
-  add_plan_command(app, action);
-  add_profile_command(app, action);
-  add_simulate_command(app, action);
-  add_check_command(app, action);
-  add_describe_command(app, action);
-  add_sample_command(app, action);
-  add_lr_range_command(app, action);
-  add_bench_command(app, action);
-  add_options_command(app, action);
-
-  require_known_command(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::UserInput);
+  int code = 0;
+  if (const std::optional<Action> action = line.read(argc, argv)) {
+    if (is_quiet) {
+      set_log_level(LogLevel::Warning);
+    }
+    code = memory::refuse_over_limit(*action);
   }
-  if (is_quiet) {
-    set_log_level(LogLevel::Warning);
-  }
-  const int code = memory::refuse_over_limit(action);
   require_output_written();
   return code;
 }

@@ -1,7 +1,5 @@
 #include "pictures.h"
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
 #include "penstock/report/timeline_html.h"
@@ -12,17 +10,19 @@
 
 namespace penstock::app {
 
-void add_picture_arguments(CLI::App& command, PictureArguments& arguments) {
-  add_text_option(
-      command, "--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
-      ->type_name("FILE");
-  add_text_option(command,
-                  "--html",
-                  arguments.html,
-                  "write them as a page for a browser: hover for numbers, zoom, table by layer")
-      ->type_name("FILE");
-  add_text_option(command, "--trace", arguments.trace, "write them as a trace that Perfetto opens")
-      ->type_name("FILE");
+void add_picture_arguments(Command& command, PictureArguments& arguments) {
+  command.add("--svg", arguments.svg, "write the timeline and the memory curve as an SVG picture")
+      .named("FILE")
+      .not_empty();
+  command
+      .add("--html",
+           arguments.html,
+           "write them as a page for a browser: hover for numbers, zoom, table by layer")
+      .named("FILE")
+      .not_empty();
+  command.add("--trace", arguments.trace, "write them as a trace that Perfetto opens")
+      .named("FILE")
+      .not_empty();
 }
 
 void require_writable(const PictureArguments& arguments) {

@@ -5,9 +5,7 @@
 
 #include "penstock/report/step_picture.h"
 
-namespace CLI {
-class App;
-}
+#include "command_line.h"
 
 namespace penstock::app {
 
@@ -16,7 +14,7 @@ struct PictureArguments {
 
   bool any() const { return !svg.empty() || !html.empty() || !trace.empty(); }
 };
-void add_picture_arguments(CLI::App& command, PictureArguments& arguments);
+void add_picture_arguments(Command& command, PictureArguments& arguments);
 
 // As require_writable() of arguments.h, for each.
 void require_writable(const PictureArguments& arguments);

@@ -1,7 +1,6 @@
 #include <cstdio>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -193,29 +192,28 @@ int plan_step(const PlanArguments& arguments, const std::string& out) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
+void add_plan_command(Command& app) {
+  Command command = app.add_command(
       "plan", "show what would run, in seconds and bytes, or why it does not fit and what would");
   const auto arguments = std::make_shared<PlanArguments>();
-  add_recipe_arguments(*command, arguments->recipe, /*is_required=*/false);
-  add_plan_arguments(*command, *arguments);
+  add_recipe_arguments(command, arguments->recipe);
+  add_plan_arguments(command, *arguments);
   command
-      ->add_option("--ranks",
-                   arguments->ranks,
-                   "ranks of the run: what the recipe leaves open of plan.pipeline, plan.data and "
-                   "plan.shard is chosen, and the other choices are shown")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-      ->type_name("N");
+      .add("--ranks",
+           arguments->ranks,
+           "ranks of the run: what the recipe leaves open of plan.pipeline, plan.data and "
+           "plan.shard is chosen, and the other choices are shown")
+      .in_range(int64_t{1}, int64_t{4096})
+      .named("N");
   const auto out = std::make_shared<std::string>();
-  add_text_option(*command,
-                  "--out",
-                  *out,
-                  "write the plan, with the costs that it rests on, for penstock train --plan")
-      ->type_name("FILE");
-  command->footer("Exit code 1 when the step does not fit.");
-  command->callback([arguments, out, &action] {
-    action = [arguments, out] { return plan_step(*arguments, *out); };
-  });
+  command
+      .add("--out",
+           *out,
+           "write the plan, with the costs that it rests on, for penstock train --plan")
+      .named("FILE")
+      .not_empty();
+  command.ends_with("Exit code 1 when the step does not fit.");
+  command.runs([arguments, out] { return plan_step(*arguments, *out); });
 }
 
 }  // namespace penstock::app

@@ -1,7 +1,5 @@
 #include "plan_arguments.h"
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
@@ -16,22 +14,22 @@
 
 namespace penstock::app {
 
-void add_plan_arguments(CLI::App& command, PlanArguments& arguments) {
+void add_plan_arguments(Command& command, PlanArguments& arguments) {
   add_plan_flags(command, arguments.flags);
   command
-      .add_option(
-          "--slots",
-          arguments.slots,
-          "memory levels that rotor tells apart; by default exact where that is affordable, "
-          "and thousands elsewhere")
-      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
-      ->type_name("N");
-  add_text_option(command,
-                  "--program",
-                  arguments.program,
-                  "write the step as a program: as text, or as JSON when the name ends in .json "
-                  "(docs/program.md)")
-      ->type_name("FILE");
+      .add("--slots",
+           arguments.slots,
+           "memory levels that rotor tells apart; by default exact where that is affordable, "
+           "and thousands elsewhere")
+      .in_range(int64_t{1}, int64_t{10'000'000})
+      .named("N");
+  command
+      .add("--program",
+           arguments.program,
+           "write the step as a program: as text, or as JSON when the name ends in .json "
+           "(docs/program.md)")
+      .named("FILE")
+      .not_empty();
 }
 
 config::Recipe load_planned_recipe(const PlanArguments& arguments) {

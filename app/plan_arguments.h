@@ -27,7 +27,7 @@ struct PlanArguments {
 };
 
 // The flags of [plan], --slots and --program, beside those of every recipe.
-void add_plan_arguments(CLI::App& command, PlanArguments& arguments);
+void add_plan_arguments(Command& command, PlanArguments& arguments);
 
 // The recipe with the arguments over it.
 config::Recipe load_planned_recipe(const PlanArguments& arguments);

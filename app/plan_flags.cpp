@@ -1,7 +1,5 @@
 #include "plan_flags.h"
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/config/options.h"
@@ -64,19 +62,19 @@ config::PlanOptions PlanFlags::options() const {
   return recipe.plan;
 }
 
-void add_plan_flags(CLI::App& command, PlanFlags& flags) {
+void add_plan_flags(Command& command, PlanFlags& flags) {
   for (const config::Option& option : config::option_table()) {
     if (option.section() != "plan") {
       continue;
     }
     command
-        .add_option_function<std::string>(
+        .add(
             option.flag(),
             [&flags, key = option.key](const std::string& text) { flags.given[key] = text; },
             short_help(option))
-        ->check([&option](const std::string& text) { return check(option, text); })
-        ->type_name(value_name(option))
-        ->group("The plan");
+        .checked_by([&option](const std::string& text) { return check(option, text); })
+        .named(value_name(option))
+        .in_group("The plan");
   }
 }
 

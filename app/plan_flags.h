@@ -9,9 +9,7 @@
 
 #include "penstock/config/recipe.h"
 
-namespace CLI {
-class App;
-}
+#include "command_line.h"
 
 namespace penstock::app {
 
@@ -25,7 +23,7 @@ struct PlanFlags {
 
 // --memory for plan.memory, --micro-batches for plan.micro_batches, and so on. Each value is checked
 // when the command line is read.
-void add_plan_flags(CLI::App& command, PlanFlags& flags);
+void add_plan_flags(Command& command, PlanFlags& flags);
 
 // ConfigError for a flag that would change nothing.
 void require_use_of_flush_every(const PlanFlags& flags, const config::PlanOptions& plan);

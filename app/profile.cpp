@@ -3,8 +3,6 @@
 #include <set>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
@@ -97,16 +95,16 @@ int profile_model(const ProfileArguments& arguments) {
 
 }  // namespace
 
-void add_profile_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
+void add_profile_command(Command& app) {
+  Command command = app.add_command(
       "profile", "measure the model's layers on this device and write a cost table");
   const auto arguments = std::make_shared<ProfileArguments>();
-  add_recipe_arguments(*command, arguments->recipe);
-  add_text_option(*command, "--out", arguments->out, "write the cost table to this file, as JSON")
-      ->type_name("FILE");
-  command->footer("plan.costs = \"FILE\" in a recipe, or --costs, plans with it.");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return profile_model(*arguments); }; });
+  add_recipe_arguments(command, arguments->recipe).required();
+  command.add("--out", arguments->out, "write the cost table to this file, as JSON")
+      .named("FILE")
+      .not_empty();
+  command.ends_with("plan.costs = \"FILE\" in a recipe, or --costs, plans with it.");
+  command.runs([arguments] { return profile_model(*arguments); });
 }
 
 }  // namespace penstock::app

@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -78,33 +77,30 @@ int write_sample(const SampleArguments& arguments) {
 
 }  // namespace
 
-void add_sample_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("sample", "write text with a trained model");
+void add_sample_command(Command& app) {
+  Command command = app.add_command("sample", "write text with a trained model");
   const auto arguments = std::make_shared<SampleArguments>();
   run::GenerateOptions& options = arguments->options;
-  command->add_option("CHECKPOINT", arguments->checkpoint, "a checkpoint, or a run's folder")
-      ->required();
-  command->add_option("--prompt", arguments->prompt, "what the text starts with")
-      ->type_name("TEXT");
-  command->add_option("--tokens", options.tokens, "how many tokens to write")
-      ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
-      ->capture_default_str();
+  command.add("CHECKPOINT", arguments->checkpoint, "a checkpoint, or a run's folder").required();
+  command.add("--prompt", arguments->prompt, "what the text starts with").named("TEXT");
+  command.add("--tokens", options.tokens, "how many tokens to write")
+      .in_range(int64_t{0}, int64_t{10'000'000})
+      .shows_default();
   command
-      ->add_option("--temperature",
-                   options.temperature,
-                   "0: always the likeliest token; 1: as the model predicts")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", options.top_k, "draw among the k likeliest tokens; 0: among all")
-      ->check(CLI::Range(int64_t{0}, int64_t{100'000'000}))
-      ->capture_default_str();
-  command->add_option("--seed", options.seed, "another seed, another text")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "threads for computing; 0: one per core")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  command->add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
-  command->callback(
-      [arguments, &action] { action = [arguments] { return write_sample(*arguments); }; });
+      .add("--temperature",
+           options.temperature,
+           "0: always the likeliest token; 1: as the model predicts")
+      .in_range(0.0, 100.0)
+      .shows_default();
+  command.add("--top-k", options.top_k, "draw among the k likeliest tokens; 0: among all")
+      .in_range(int64_t{0}, int64_t{100'000'000})
+      .shows_default();
+  command.add("--seed", options.seed, "another seed, another text").shows_default();
+  command.add("--threads", arguments->threads, "threads for computing; 0: one per core")
+      .in_range(int64_t{0}, int64_t{4096})
+      .shows_default();
+  command.add_flag("--json", arguments->as_json, "write the result to standard output as JSON");
+  command.runs([arguments] { return write_sample(*arguments); });
 }
 
 }  // namespace penstock::app

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
@@ -129,18 +128,16 @@ int simulate_step(const SimulateArguments& arguments) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
+void add_simulate_command(Command& app) {
+  Command command = app.add_command(
       "simulate", "timeline and memory of the step without running it, from a recipe or a program");
   const auto arguments = std::make_shared<SimulateArguments>();
-  add_recipe_arguments(*command, arguments->plan.recipe, /*is_required=*/false);
-  command->get_option("RECIPE")->description(
-      "the recipe (.toml), or a program that plan or simulate has written");
-  add_plan_arguments(*command, arguments->plan);
-  add_picture_arguments(*command, arguments->pictures);
-  add_bare_schedule_arguments(*command, arguments->bare);
-  command->callback(
-      [arguments, &action] { action = [arguments] { return simulate_step(*arguments); }; });
+  add_recipe_arguments(command, arguments->plan.recipe)
+      .described_as("the recipe (.toml), or a program that plan or simulate has written");
+  add_plan_arguments(command, arguments->plan);
+  add_picture_arguments(command, arguments->pictures);
+  add_bare_schedule_arguments(command, arguments->bare);
+  command.runs([arguments] { return simulate_step(*arguments); });
 }
 
 }  // namespace penstock::app

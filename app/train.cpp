@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/interrupt.h"
@@ -234,35 +233,36 @@ int train_model(const TrainArguments& arguments) {
 
 }  // namespace
 
-void add_train_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
+void add_train_command(Command& app) {
+  Command command = app.add_command("train", "train the model of a recipe");
   const auto arguments = std::make_shared<TrainArguments>();
-  arguments->program = app.get_name();
-  add_recipe_arguments(*command, arguments->recipe);
-  add_text_option(*command,
-                  "--resume",
-                  arguments->resume,
-                  "continue from this checkpoint, or from the latest of this run's folder")
-      ->type_name("PATH");
-  add_text_option(*command,
-                  "--plan",
-                  arguments->plan,
-                  "run this plan, as penstock plan --out has written it, instead of making one")
-      ->type_name("FILE");
+  arguments->program = app.name();
+  add_recipe_arguments(command, arguments->recipe).required();
   command
-      ->add_option("--ranks",
-                   arguments->ranks,
-                   "ranks of the run, as threads where no launcher has started them: plan.pipeline "
-                   "x plan.data; what the recipe leaves open of those is chosen")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-      ->type_name("N");
-  add_plan_flags(*command, arguments->flags);
-  add_picture_arguments(*command, arguments->pictures);
-  command->footer(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
-                      "Keys of a recipe, with their defaults:\n\n",
-                      config::options_help()));
-  command->callback(
-      [arguments, &action] { action = [arguments] { return train_model(*arguments); }; });
+      .add("--resume",
+           arguments->resume,
+           "continue from this checkpoint, or from the latest of this run's folder")
+      .named("PATH")
+      .not_empty();
+  command
+      .add("--plan",
+           arguments->plan,
+           "run this plan, as penstock plan --out has written it, instead of making one")
+      .named("FILE")
+      .not_empty();
+  command
+      .add("--ranks",
+           arguments->ranks,
+           "ranks of the run, as threads where no launcher has started them: plan.pipeline "
+           "x plan.data; what the recipe leaves open of those is chosen")
+      .in_range(int64_t{1}, int64_t{4096})
+      .named("N");
+  add_plan_flags(command, arguments->flags);
+  add_picture_arguments(command, arguments->pictures);
+  command.ends_with(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
+                        "Keys of a recipe, with their defaults:\n\n",
+                        config::options_help()));
+  command.runs([arguments] { return train_model(*arguments); });
 }
 
 }  // namespace penstock::app
