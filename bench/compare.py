@@ -95,6 +95,10 @@ def build(folder, title, targets):
 
 def make_side(role, revision, kept):
     """Programs are copied: a build that goes on meanwhile changes nothing."""
+    place = kept / role
+    place.mkdir()
+    if pathlib.Path(revision).is_file():
+        return Side(role, f"the program {revision}", pathlib.Path(shutil.copy(revision, place)), {})
     if revision == "work":
         folder, title = REPOSITORY, f"the working tree on {git('rev-parse', '--short=10', 'HEAD')}"
     else:
@@ -105,8 +109,6 @@ def make_side(role, revision, kept):
     has_benches = not build(folder, title, BENCHES)
     if not has_benches:
         say(f"the benches of {title} do not build; its steps are timed by penstock train alone")
-    place = kept / role
-    place.mkdir()
     output = folder / "build/release"
     benches = {name: shutil.copy(output / "bench" / name, place) for name in BENCHES if has_benches}
     return Side(role, title, pathlib.Path(shutil.copy(output / "app/penstock", place)), benches)
@@ -543,7 +545,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="bench/compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False, epilog=EPILOG)
-    parser.add_argument("--base", metavar="REV", default="HEAD~1", help="the commit to compare with (default: HEAD~1)")
+    parser.add_argument("--base", metavar="REV", default="HEAD~1", help="the commit to compare with, or a built program (default: HEAD~1)")
     parser.add_argument("--head", metavar="REV", default="work",
                         help="the other; 'work' is the working tree as it is, built in build/release (default)")
     parser.add_argument("--noise", action="store_true", help="base against base: what noise is")

@@ -123,6 +123,7 @@ def main():
     parser.add_argument("--program", default=HERE.parent / "build/release/bench/penstock_bench_recompute")
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--svg", help="draw the chart into this file")
+    parser.add_argument("--any-speed", action="store_true", help="seconds are shown, and fail nothing")
     a = parser.parse_args()
     penstock = Penstock(a)
     least = penstock.ask("plan", "least")["least_activation"]
@@ -143,9 +144,9 @@ def main():
     if a.svg:
         pathlib.Path(a.svg).write_text(chart(rows))
     held = (found["peak above the limit"] <= 0 and found["peak off by at most"] <= 0.02 and
-            found["seconds off by at most"] <= 0.10 and found["different losses"] == 0 and
-            found["different gradients"] == 0 and ratio <= 1.02)
-    sys.exit(0 if held else 1)
+            found["different losses"] == 0 and found["different gradients"] == 0)
+    is_fast = a.any_speed or (found["seconds off by at most"] <= 0.10 and ratio <= 1.02)
+    sys.exit(0 if held and is_fast else 1)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ WAYS = ("rotor-uniform", "rotor")
 MOST_OFF = 0.03
 
 
-def check(what, plans, trained):
+def check(what, plans, trained, any_speed):
     wrong = []
     for way in WAYS:
         for peak, predicted in zip(trained[way][-1]["rank_peak_bytes"], plans[way]["peak_bytes"], strict=True):
@@ -55,7 +55,7 @@ def check(what, plans, trained):
         wrong.append(f"{what}: rotor recomputes no fewer forwards")
     if apart["step_s"] >= uniform["step_s"]:
         wrong.append(f"{what}: rotor's simulated step is not shorter")
-    if step(trained["rotor"]) >= step(trained["rotor-uniform"]):
+    if not any_speed and step(trained["rotor"]) >= step(trained["rotor-uniform"]):
         wrong.append(f"{what}: rotor's measured step is not shorter")
     return wrong
 
@@ -70,6 +70,7 @@ def main():
     parser.add_argument("--cases", default="gpipe:2:100MiB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="steps of a run; the first does not count")
+    parser.add_argument("--any-speed", action="store_true", help="measured seconds are shown, and fail nothing")
     a = parser.parse_args()
     wrong = []
     print("| schedule | ranks | limit | recompute | recomputed forwards | simulated s | measured s (of each round) | "
@@ -96,8 +97,9 @@ def main():
                                   zip(trained[way][-1]["rank_peak_bytes"], plans[way]["peak_bytes"], strict=True))
                 print(f"| {schedule} | {ranks} | {limit} | {way} | {plans[way]['recomputed_forwards']} | "
                       f"{plans[way]['step_s']:.3f} | {step(trained[way]):.3f} ({seconds}) | {peaks} |", flush=True)
-            wrong += check(case, plans, trained)
-    print("\n".join(wrong), file=sys.stderr)
+            wrong += check(case, plans, trained, a.any_speed)
+    for line in wrong:
+        print(line, file=sys.stderr)
     sys.exit(1 if wrong else 0)
 
 

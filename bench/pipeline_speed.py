@@ -65,6 +65,7 @@ def main():
     parser.add_argument("--schedules", default="1f1b,zb-h1,gpipe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="steps of a run; the first does not count")
+    parser.add_argument("--any-speed", action="store_true", help="seconds are shown, and fail nothing")
     a = parser.parse_args()
     schedules = a.schedules.split(",")
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +92,7 @@ def main():
             off = ratio / expected - 1
             is_off = is_off or abs(off) > MOST_OFF
             print(f"| {name} | {seconds:.3f} | {predicted:.3f} | {ratio:.3f} | {expected:.3f} | {100 * off:+.1f} % |")
-    sys.exit(1 if is_off else 0)
+    sys.exit(1 if is_off and not a.any_speed else 0)
 
 
 if __name__ == "__main__":
