@@ -1,5 +1,5 @@
 # Thin, for people: each target is one or two commands that you can also type.
-.PHONY: demo test build cuda bench setup format asan fuzz clean
+.PHONY: demo test build cuda bench setup format asan sanitize fuzz clean
 
 demo: build          ## train a small GPT-2 on the project's own text, then write a sample
 	build/penstock train recipes/demo.toml
@@ -28,7 +28,12 @@ bench: build         ## the training step, and recomputation, next to PyTorch (n
 asan: setup          ## the LibTorch-free tests under the address and undefined-behaviour sanitizers
 	cmake --preset asan && cmake --build --preset asan && ctest --preset asan
 
-fuzz: setup          ## five minutes of fuzzing for each reader of untrusted files (needs clang)
+sanitize:            ## all tests under the address, undefined-behaviour and thread sanitizers; an hour, logs in build/sanitize
+	@tools/setup --clang
+	tools/sanitize
+
+fuzz:                ## five minutes of fuzzing for each reader of untrusted files
+	@tools/setup --clang
 	tools/fuzz 300
 
 format:              ## format every source
