@@ -334,7 +334,7 @@ void print_result(const StepArguments& arguments,
 }
 
 int bench_step(const StepArguments& arguments) {
-  const config::Recipe recipe = step_recipe(arguments);
+  config::Recipe recipe = step_recipe(arguments);
   config::validate(recipe);
   train::prepare_process(recipe);
   install_interrupt_handler();

@@ -83,7 +83,7 @@ void print_text(const train::CheckOutcome& outcome) {
 
 int check(const CheckArguments& arguments) {
   require_writable(arguments.plan.program);
-  const config::Recipe recipe = load_planned_recipe(arguments.plan);
+  config::Recipe recipe = load_planned_recipe(arguments.plan);
   if (recipe.plan.ranks() > 1) {
     require_no_slots(arguments.plan);
   }

@@ -43,9 +43,8 @@ Argument& Argument::one_of(const std::vector<std::string>& values) {
 }
 
 Argument& Argument::not_empty() {
-  return checked_by([](const std::string& text) {
-    return std::string(text.empty() ? "must not be empty" : "");
-  });
+  return checked_by(
+      [](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
 
 Argument& Argument::checked_by(ValueCheck check) {

@@ -140,7 +140,7 @@ void print_json(const model::Chain& chain, const std::vector<Row>& rows) {
 }
 
 int describe(const RecipeArguments& arguments) {
-  const config::Recipe recipe = config::load_recipe(arguments.recipe, arguments.settings);
+  config::Recipe recipe = config::load_recipe(arguments.recipe, arguments.settings);
   train::prepare_process(recipe);
   const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const std::vector<Row> rows = describe_chain(recipe, chain);

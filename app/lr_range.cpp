@@ -40,8 +40,7 @@ report::LineChart make_chart(const train::LrRange& range) {
 
 int run_lr_range(const LrRangeArguments& arguments) {
   install_interrupt_handler();
-  const config::Recipe recipe =
-      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
   if (recipe.plan.data > 1) {
     throw ConfigError(cat("lr-range runs on one rank, and plan.data is ",
                           recipe.plan.data,

@@ -113,7 +113,7 @@ PlannedStep make_plan(const PlanArguments& arguments) {
   if (!arguments.has_recipe()) {
     return plan_bare_costs(arguments);
   }
-  const config::Recipe recipe = load_planned_recipe(arguments);
+  config::Recipe recipe = load_planned_recipe(arguments);
   const int64_t ranks = arguments.ranks > 0 ? arguments.ranks : recipe.plan.ranks();
   if (ranks > 1 || recipe.plan.ranks() > 1) {
     require_no_slots(arguments);

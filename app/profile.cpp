@@ -76,8 +76,7 @@ void print_text(const plan::CostTable& costs) {
 
 int profile_model(const ProfileArguments& arguments) {
   require_writable(arguments.out);
-  const config::Recipe recipe =
-      config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
+  config::Recipe recipe = config::load_recipe(arguments.recipe.recipe, arguments.recipe.settings);
   train::prepare_process(recipe);
   const plan::CostTable costs = train::measure_recipe(recipe);
   const std::string json = plan::format_costs(costs);

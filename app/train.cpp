@@ -9,6 +9,7 @@
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/comm/launcher.h"
 #include "penstock/config/options.h"
 #include "penstock/plan/plan_file.h"
 #include "penstock/program/simulate.h"
@@ -76,6 +77,7 @@ void print_json(const config::Recipe& recipe,
       {"predicted_peak_bytes", nullptr},
       {"rank_peak_bytes", summary.rank_peak_bytes},
       {"predicted_rank_peak_bytes", summary.predicted_rank_peak_bytes},
+      {"peak_rss_bytes", summary.peak_resident_bytes},
       {"limit_bytes", recipe.plan.memory_bytes()},
       {"rank_payload_bytes", summary.rank_payload_bytes},
       {"predicted_rank_payload_bytes", summary.predicted_rank_payload_bytes},
@@ -85,7 +87,8 @@ void print_json(const config::Recipe& recipe,
       {"parameters", summary.parameters},
       {"out", recipe.run.out},
       {"checkpoint", summary.checkpoint.string()},
-      {"interrupted", summary.was_interrupted}};
+      {"interrupted", summary.was_interrupted},
+      {"stop_reason", summary.stop_reason}};
   if (result.step_s > 0) {
     json["predicted_step_seconds"] = result.step_s;
     json["predicted_peak_bytes"] = result.most_peak_bytes();
@@ -125,6 +128,7 @@ void print_text(const train::Summary& summary, const plan::Outcome& result) {
       cat(format_bytes(summary.peak_bytes),
           is_predicted ? cat(", predicted ", format_bytes(result.most_peak_bytes())) : "",
           limit > 0 ? cat(", limit ", format_bytes(limit)) : ""));
+  add("process memory", format_bytes(summary.peak_resident_bytes));
   if (summary.sent_bytes > 0) {
     add("sent to replicas", cat(format_bytes(summary.sent_bytes), " a step"));
   }
@@ -144,7 +148,8 @@ std::string continue_hint(const TrainArguments& arguments,
   if (summary.checkpoint.empty()) {
     return "no step was done, so nothing was saved";
   }
-  std::string command = cat(quote(arguments.program), " train ", quote(arguments.recipe.recipe));
+  std::string command = cat(
+      comm::launcher_words(), quote(arguments.program), " train ", quote(arguments.recipe.recipe));
   for (const std::string& setting : arguments.recipe.settings) {
     command += cat(" --set ", quote(setting));
   }
@@ -175,7 +180,7 @@ void show(const TrainArguments& arguments,
           const train::RankTrainer& trainer,
           const train::Summary& summary) {
   if (summary.was_interrupted) {
-    log_info("stopped by ", interrupt_name(), "; ", continue_hint(arguments, recipe, summary));
+    log_info("stopped by ", summary.stop_reason, "; ", continue_hint(arguments, recipe, summary));
   }
   if (arguments.recipe.as_json) {
     print_json(recipe, summary, trainer.plan().result);
@@ -241,7 +246,9 @@ void add_train_command(Command& app) {
   command
       .add("--resume",
            arguments->resume,
-           "continue from this checkpoint, or from the latest of this run's folder")
+           "continue from this checkpoint, or from the latest of this run's folder; auto: from the "
+           "latest "
+           "of run.out where there is one, else start")
       .named("PATH")
       .not_empty();
   command
@@ -259,9 +266,10 @@ void add_train_command(Command& app) {
       .named("N");
   add_plan_flags(command, arguments->flags);
   add_picture_arguments(command, arguments->pictures);
-  command.ends_with(cat("Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once.\n\n",
-                        "Keys of a recipe, with their defaults:\n\n",
-                        config::options_help()));
+  command.ends_with(
+      "Ctrl-C, SIGTERM, SIGUSR1, SIGHUP and the end of run.hours save a checkpoint and stop; a "
+      "second "
+      "Ctrl-C stops at once. What a recipe may say: penstock options.");
   command.runs([arguments] { return train_model(*arguments); });
 }
 

@@ -102,7 +102,7 @@ TEST(PendingCheckpoint, LeavesNothingWhenNotCommitted) {
     add_file(pending, "data", "x");
     EXPECT_EQ(pending.path().parent_path(), folder.path());
     EXPECT_EQ(pending.path().filename().string(),
-              ".tmp-step-00000002-" + std::to_string(::getpid()));
+              ".tmp-step-00000002-" + this_process().host + "-" + std::to_string(::getpid()));
     EXPECT_EQ(list_steps(folder.path()), std::vector<int64_t>{1});
   }
   EXPECT_EQ(names_in(folder.path()), (Names{"latest", "step-00000001"}));
@@ -110,7 +110,8 @@ TEST(PendingCheckpoint, LeavesNothingWhenNotCommitted) {
 
 TEST(PendingCheckpoint, StartsAfreshWhereAnEarlierProcessHadTheSameId) {
   const TempFolder folder;
-  const fs::path stale = folder.path() / (".tmp-step-00000001-" + std::to_string(::getpid()));
+  const fs::path stale = folder.path() / (".tmp-step-00000001-" + this_process().host + "-" +
+                                          std::to_string(::getpid()));
   fs::create_directories(stale / "junk");
   write_small_checkpoint(folder.path(), 1);
   EXPECT_EQ(names_in(folder.path() / "step-00000001"), (Names{"data", "manifest.json"}));

@@ -7,6 +7,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/process.h"
 
 #include "checkpoint/small_checkpoint.h"
 #include "support/error_text.h"
@@ -195,23 +196,29 @@ TEST_F(RunFolder, RemoveOldLeavesAloneWhatIsNoCheckpoint) {
 TEST_F(RunFolder, RemovesLeftoversOfDeadProcessesOnly) {
   write_small_checkpoint(run(), 1);
   const auto temporary = [&](const std::string& owner) { return run() / (".tmp-x-" + owner); };
-  const std::string dead = std::to_string(id_of_dead_process());
-  const std::string own = std::to_string(::getpid());
-  const std::string alive = std::to_string(::getppid());
-  for (const std::string& owner : {dead, own, alive}) {
+  const std::string here = this_process().host + "-";
+  const std::string dead_number = std::to_string(id_of_dead_process());
+  const std::string dead = here + dead_number;
+  const std::string own = here + std::to_string(::getpid());
+  const std::string alive = here + std::to_string(::getppid());
+  const std::string elsewhere = "other.host-" + dead_number;  // who knows whether it lives there
+  for (const std::string& owner : {dead, own, alive, elsewhere}) {
     fs::create_directories(temporary(owner) / "deep");
     write_text_file(temporary(owner) / "deep" / "file", "x");
   }
   fs::create_symlink("step-00000001", run() / (".tmp-latest-" + dead));
-  for (const char* name : {".tmp-notes", ".tmp-x-0", ".tmp-x-12ab", ".tmp-x-99999999999999"}) {
+  for (const char* name :
+       {".tmp-notes", ".tmp-x-h-0", ".tmp-x-h-12ab", ".tmp-x-h-99999999999999"}) {
     write_text_file(run() / name, "not ours");
   }
   remove_leftovers(run());
   EXPECT_FALSE(fs::exists(temporary(dead)));
   EXPECT_FALSE(fs::exists(temporary(own)));
   EXPECT_TRUE(fs::exists(temporary(alive)));
+  EXPECT_TRUE(fs::exists(temporary(elsewhere)));
   EXPECT_FALSE(fs::is_symlink(run() / (".tmp-latest-" + dead)));
-  for (const char* name : {".tmp-notes", ".tmp-x-0", ".tmp-x-12ab", ".tmp-x-99999999999999"}) {
+  for (const char* name :
+       {".tmp-notes", ".tmp-x-h-0", ".tmp-x-h-12ab", ".tmp-x-h-99999999999999"}) {
     EXPECT_TRUE(fs::exists(run() / name)) << name;
   }
   EXPECT_EQ(read_small_checkpoint(step(1)), "content");

@@ -217,10 +217,13 @@ int run(int argc, char** argv) {
       std::printf("a plain start\n");
       return 0;
     }
-    run_mpi([&](Group& group) {
-      group.set_timeout(argc >= 3 ? std::atof(argv[2]) : 60);
-      modes.at(argv[1])(group);
-    });
+    const int times = argc >= 4 ? std::atoi(argv[3]) : 1;
+    for (int i = 0; i < times; ++i) {
+      run_mpi([&](Group& group) {
+        group.set_timeout(argc >= 3 ? std::atof(argv[2]) : 60);
+        modes.at(argv[1])(group);
+      });
+    }
     return 0;
   } catch (const ConfigError& failure) {
     return fail("ConfigError", failure);

@@ -9,7 +9,9 @@ import errno
 import json
 import os
 import pathlib
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -169,13 +171,20 @@ def checkpoint_steps(run_folder):
     return sorted(steps)
 
 
+def host_name():
+    """As names of files have it."""
+    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+
+
 def temporaries(folder):
-    """What should not outlast a run: temporaries of any sort, at any depth."""
+    """What should not outlast a run: temporaries of any sort, and its lock, at any depth."""
     return [
         str(path.relative_to(folder))
         for path in pathlib.Path(folder).rglob("*")
         if path.name.startswith((".tmp", ".writable"))
-        or path.name.endswith((".tmp", ".old"))
+        or ".tmp" in path.name
+        or path.name.endswith(".old")
+        or path.name == "run.lock"
     ]
 
 

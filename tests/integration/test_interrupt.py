@@ -1,8 +1,10 @@
-"""Ctrl-C and SIGTERM: a checkpoint, an exit code of 0, and no trace in the numbers."""
+"""Ctrl-C, SIGTERM, SIGUSR1, SIGHUP and run.hours: a checkpoint, an exit code of 0, and no trace in the numbers."""
 
+import json
 import re
 import shlex
 import signal
+import subprocess
 import time
 
 import penstock_cli as cli
@@ -22,6 +24,8 @@ class Interrupt(cli.CliTestCase):
         while not is_time() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         self.assertIsNone(process.poll(), "ended before the signal")
+        status = self.folder / "out/status.json"
+        self.seen_status = json.loads(status.read_text()) if status.exists() else None
         process.send_signal(number)
         return cli.finish(process, arguments)
 
@@ -79,6 +83,111 @@ class Interrupt(cli.CliTestCase):
 
     def test_sigterm(self):
         self.check_signal(signal.SIGTERM)
+
+    def test_sigusr1(self):
+        self.check_signal(signal.SIGUSR1)
+
+    def test_sighup(self):
+        self.check_signal(signal.SIGHUP)
+
+    def test_a_warning_and_then_the_end(self):
+        """A batch system warns by SIGUSR1, and sends SIGTERM while the run still saves."""
+        process = cli.start("train", "recipe.toml", "--json", cwd=self.folder)
+        while not self.has_steps(20)():
+            time.sleep(0.002)
+        process.send_signal(signal.SIGUSR1)
+        for _ in range(5):
+            time.sleep(0.01)
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        stopped = cli.finish(process, [])
+        self.assertEqual(stopped.code, 0, stopped)
+        self.assertEqual(stopped.json()["stop_reason"], "SIGUSR1")
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [len(stopped.json()["losses"])])
+
+    def test_nohup_is_meant(self):
+        process = subprocess.Popen(
+            ["nohup", cli.PROGRAM, "train", "recipe.toml", "--json"],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not self.has_steps(20)():
+            time.sleep(0.002)
+        process.send_signal(signal.SIGHUP)
+        stopped = cli.finish(process, [])
+        self.assertIs(stopped.json()["interrupted"], False, stopped)
+
+    def status(self, folder="out"):
+        return json.loads((self.folder / folder / "status.json").read_text())
+
+    def test_status(self):
+        summary = self.train({"train.steps": 20, "run.validate_every": 10})
+        status = self.status()
+        self.assertEqual(status["state"], "finished", status)
+        self.assertEqual((status["reason"], status["step"], status["steps"]), ("", 20, 20))
+        self.assertEqual(status["loss"], summary["losses"][-1])
+        self.assertEqual(status["validation_loss"], summary["validation_loss"])
+        self.assertEqual(status["peak_bytes"], summary["peak_bytes"])
+        self.assertGreater(status["peak_rss_bytes"], status["peak_bytes"])
+        self.assertLessEqual(status["peak_rss_bytes"], summary["peak_rss_bytes"])
+        self.assertEqual(status["checkpoint"], "out/step-00000020")
+
+        began = time.monotonic()
+        stopped = self.interrupt(
+            signal.SIGTERM, ["train", "recipe.toml", "--json", "--resume", "out", "--set", "train.steps=100000"],
+            lambda: time.monotonic() - began > 3)
+        running = self.seen_status
+        self.assertEqual((running["state"], running["pid"]), ("running", self.process.pid), running)
+        self.assertTrue(20 <= running["step"] <= 20 + len(stopped.json()["losses"]), running)
+        status = self.status()
+        self.assertEqual((status["state"], status["reason"]), ("interrupted", "SIGTERM"), status)
+
+        result = self.run_program("train", "recipe.toml", "--set", "train.lr=1e30", "--set", "train.clip=0",
+                                  "--set", "train.warmup=0")
+        self.assertNotEqual(result.code, 0, result)
+        status = self.status()
+        self.assertEqual(status["state"], "failed", status)
+        self.assertIn(status["reason"], result.stderr)
+
+    def test_hours(self):
+        straight = self.train({"run.out": "straight"})["losses"]
+        losses = []
+        for round_number in range(100):
+            values = {"run.hours": 3 / 3600, "train.steps": self.STEPS}
+            began = time.monotonic()
+            result = self.run_program("train", "recipe.toml", "--json", "--resume", "auto",
+                                      *(word for key, value in values.items() for word in ("--set", f"{key}={value}")))
+            self.assertEqual(result.code, 0, result)
+            self.assertLess(time.monotonic() - began, 60)
+            summary = result.json()
+            self.assertEqual(summary["first_step"], len(losses))
+            losses += summary["losses"]
+            status = self.status()
+            if not summary["interrupted"]:
+                break
+            self.assertEqual(summary["stop_reason"], "run.hours")
+            self.assertEqual((status["state"], status["reason"]), ("interrupted", "run.hours"))
+            self.assertEqual(cli.checkpoint_damage(self.folder / summary["checkpoint"], len(losses)), "")
+        self.assertEqual(status["state"], "finished")
+        self.assertEqual(losses, straight)
+        # Once more: nothing is left to do.
+        again = self.train({}, "--resume", "auto")
+        self.assertEqual(again["losses"], [])
+
+    def test_save_minutes(self):
+        values = {"run.save_minutes": 0.5 / 60, "run.save_every": 0, "run.keep": 0, "train.steps": 2000}
+        stopped = self.interrupt(
+            signal.SIGINT,
+            ["train", "recipe.toml", "--json",
+             *(word for key, value in values.items() for word in ("--set", f"{key}={value}"))],
+            lambda: len(cli.checkpoint_steps(self.folder / "out")) >= 3)
+        self.assertEqual(stopped.code, 0, stopped)
+        saved = cli.checkpoint_steps(self.folder / "out")
+        self.assertGreaterEqual(len(saved), 3)
+        self.train({"run.out": "other", "run.save_minutes": 0, "run.keep": 0, "train.steps": 500})
+        self.assertEqual(cli.checkpoint_steps(self.folder / "other"), [500])
 
     def test_a_step_is_saved_once(self):
         """Also where the signal comes right after the save of the last step."""

@@ -285,7 +285,7 @@ class RunFolder(cli.CliTestCase):
     def test_leftovers_of_a_killed_run_are_cleared(self):
         self.train({"train.steps": 6})
         dead = 2**22 + 1  # beyond the largest process id
-        leftover = self.out / f".tmp-step-00000009-{dead}"
+        leftover = self.out / f".tmp-step-00000009-{cli.host_name()}-{dead}"
         leftover.mkdir()
         (leftover / "model.safetensors").write_bytes(b"half")
         os.rename(self.out / "step-00000006", self.out / "step-00000006.old")

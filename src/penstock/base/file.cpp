@@ -11,6 +11,7 @@
 
 #include "penstock/base/checksum.h"
 #include "penstock/base/error.h"
+#include "penstock/base/process.h"
 
 namespace penstock {
 
@@ -44,6 +45,21 @@ int64_t regular_size(int descriptor, const fs::path& path) {
     throw FileError(cat("cannot read ", path.string(), ": not a regular file"));
   }
   return info.st_size;
+}
+
+void write_all(int descriptor, const void* data, size_t bytes, const fs::path& path) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor, next, std::min(bytes, kMostAtOnce));
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("write", path, errno);
+    }
+    next += written;
+    bytes -= static_cast<size_t>(written);
+  }
 }
 
 // Makes what was written durable, and closes.
@@ -102,20 +118,9 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(const void* data, size_t bytes) {
-  const char* next = static_cast<const char*>(data);
   checksum_ = crc32c(data, bytes, checksum_);
   size_ += static_cast<int64_t>(bytes);
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, next, std::min(bytes, kMostAtOnce));
-    if (written < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      fail("write", path_, errno);
-    }
-    next += written;
-    bytes -= static_cast<size_t>(written);
-  }
+  write_all(descriptor_, data, bytes, path_);
 }
 
 void FileWriter::finish() {
@@ -224,21 +229,63 @@ std::string read_text_file(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void write_text_file(const fs::path& path, std::string_view text) {
-  fs::path temporary = path;
-  temporary += ".tmp";
-  try {
-    FileWriter file(temporary);
-    file.write(text);
-    file.finish();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+namespace {
+
+// A file beside `path` that nobody else has: names of other processes, and of other hosts on a shared file
+// system, differ, and what is there already, a link too, is left alone.
+fs::path create_beside(const fs::path& path, std::string_view text, bool is_durable) {
+  const ProcessId process = this_process();
+  for (int number = 0;; ++number) {
+    const fs::path temporary =
+        path.parent_path() /
+        cat(".", path.filename().string(), ".tmp-", process.host, "-", process.number, "-", number);
+    const int descriptor =
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    constexpr int kTries = 1000;
+    if (descriptor < 0 && errno == EEXIST && number < kTries) {
+      continue;
+    }
+    Descriptor file{descriptor};
+    if (descriptor < 0) {
       fail("write", path, errno);
     }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+    try {
+      write_all(descriptor, text.data(), text.size(), path);
+      if (is_durable && ::fsync(descriptor) != 0) {
+        fail("write", path, errno);
+      }
+      file.number = -1;
+      if (::close(descriptor) != 0) {
+        fail("write", path, errno);
+      }
+      return temporary;
+    } catch (...) {
+      ::unlink(temporary.c_str());
+      throw;
+    }
   }
-  sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void replace_text(const fs::path& path, std::string_view text, bool is_durable) {
+  const fs::path temporary = create_beside(path, text, is_durable);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    fail("write", path, error);
+  }
+  if (is_durable) {
+    sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  }
+}
+
+}  // namespace
+
+void write_text_file(const fs::path& path, std::string_view text) {
+  replace_text(path, text, /*is_durable=*/true);
+}
+
+void refresh_text_file(const fs::path& path, std::string_view text) {
+  replace_text(path, text, /*is_durable=*/false);
 }
 
 void sync_folder(const fs::path& folder) {
@@ -252,7 +299,7 @@ void require_writable_folder(const fs::path& folder, const std::string& option) 
   std::error_code error;
   fs::create_directories(folder, error);
   if (!error) {
-    const fs::path probe = folder / (".writable-" + std::to_string(::getpid()));
+    const fs::path probe = folder / cat(".writable-", this_process().host, "-", ::getpid());
     const Descriptor file{::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)};
     if (file.number < 0) {
       error.assign(errno, std::generic_category());

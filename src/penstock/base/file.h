@@ -97,6 +97,9 @@ std::string read_text_file(const std::filesystem::path& path);
 // cannot be written leaves the old text and no other file behind.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
+// The same for what is written every second and may be lost where the machine stops: not durable.
+void refresh_text_file(const std::filesystem::path& path, std::string_view text);
+
 // Makes renames inside `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -1,5 +1,6 @@
 #include "penstock/base/interrupt.h"
 
+#include <initializer_list>
 #include <signal.h>
 
 namespace penstock {
@@ -9,11 +10,13 @@ namespace {
 volatile sig_atomic_t caught_signal = 0;
 
 void on_signal(int number) {
-  if (caught_signal != 0) {
+  if (caught_signal == SIGINT && number == SIGINT) {
     ::signal(number, SIG_DFL);
     ::raise(number);
   }
-  caught_signal = number;
+  if (caught_signal == 0 || number == SIGINT) {
+    caught_signal = number;
+  }
 }
 
 }  // namespace
@@ -23,8 +26,14 @@ void install_interrupt_handler() {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    struct sigaction before = {};
+    ::sigaction(number, nullptr, &before);
+    // nohup has it ignored, and means that.
+    if (number != SIGHUP || before.sa_handler != SIG_IGN) {
+      ::sigaction(number, &action, nullptr);
+    }
+  }
 }
 
 bool was_interrupted() {
@@ -32,7 +41,16 @@ bool was_interrupted() {
 }
 
 const char* interrupt_name() {
-  return caught_signal == SIGTERM ? "SIGTERM" : "SIGINT";
+  switch (caught_signal) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGHUP:
+      return "SIGHUP";
+    default:
+      return "SIGINT";
+  }
 }
 
 }  // namespace penstock

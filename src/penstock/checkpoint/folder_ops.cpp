@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/process.h"
 
 namespace penstock::checkpoint {
 
@@ -17,18 +18,26 @@ constexpr std::string_view kTemporaryPrefix = ".tmp-";
 }  // namespace
 
 fs::path temporary_path(const fs::path& run_folder, std::string_view what) {
-  return run_folder / cat(kTemporaryPrefix, what, "-", ::getpid());
+  return run_folder / cat(kTemporaryPrefix, what, "-", this_process().host, "-", ::getpid());
 }
 
-std::optional<int> temporary_owner(std::string_view name) {
+std::optional<TemporaryOwner> temporary_owner(std::string_view name) {
   if (!name.starts_with(kTemporaryPrefix)) {
     return std::nullopt;
   }
-  const std::string_view digits = name.substr(name.rfind('-') + 1);
-  int owner = 0;
-  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), owner);
+  name.remove_prefix(kTemporaryPrefix.size());
+  const size_t number_at = name.rfind('-');
+  const size_t host_at = number_at == name.npos ? name.npos : name.rfind('-', number_at - 1);
+  if (host_at == name.npos || host_at == 0) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(number_at + 1);
+  TemporaryOwner owner{.host = std::string(name.substr(host_at + 1, number_at - host_at - 1))};
+  const auto [rest, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), owner.process);
   const bool is_number = error == std::errc() && rest == digits.data() + digits.size();
-  return is_number && owner > 0 ? std::optional(owner) : std::nullopt;
+  return is_number && owner.process > 0 && !owner.host.empty() ? std::optional(owner)
+                                                               : std::nullopt;
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {

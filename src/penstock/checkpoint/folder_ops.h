@@ -1,13 +1,14 @@
 // Renames and deletions in a run's folder, and the names of what is on its way in or out. Failures
 // are FileErrors that name the path. For the sources of this folder.
 //
-// Temporaries are called .tmp-WHAT-PID: the id tells a leftover from what a live process is working
-// on.
+// Temporaries are called .tmp-WHAT-HOST-PID: host and number tell a leftover from what a live process is
+// working on.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace penstock::checkpoint {
@@ -15,8 +16,13 @@ namespace penstock::checkpoint {
 std::filesystem::path temporary_path(const std::filesystem::path& run_folder,
                                      std::string_view what);
 
-// The process that made the temporary `name`; nothing when it is not called like one.
-std::optional<int> temporary_owner(std::string_view name);
+struct TemporaryOwner {
+  std::string host;
+  int process = 0;
+};
+
+// Who made the temporary `name`; nothing when it is not called like one.
+std::optional<TemporaryOwner> temporary_owner(std::string_view name);
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 

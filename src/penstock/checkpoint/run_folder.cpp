@@ -14,6 +14,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/log.h"
+#include "penstock/base/process.h"
 #include "penstock/checkpoint/folder_ops.h"
 #include "penstock/checkpoint/manifest.h"
 
@@ -224,9 +226,18 @@ void remove_old_checkpoints(const fs::path& run_folder, int64_t keep) {
 }
 
 void remove_leftovers(const fs::path& run_folder) {
+  const std::string host = this_process().host;
   for (const std::string& name : list_names(run_folder)) {
-    const std::optional<int> owner = temporary_owner(name);
-    if (owner && (*owner == ::getpid() || !is_alive(*owner))) {
+    const std::optional<TemporaryOwner> owner = temporary_owner(name);
+    if (owner && owner->host != host) {
+      // Whether its process lives nobody can see from here.
+      log_warning(run_folder.string(),
+                  "/",
+                  name,
+                  " is a leftover of host ",
+                  owner->host,
+                  "; remove it when no run uses the folder there");
+    } else if (owner && (owner->process == ::getpid() || !is_alive(owner->process))) {
       remove_path(run_folder / name);
     } else if (const std::optional<int64_t> step = replaced_step_of(name)) {
       settle_replacement(run_folder, *step);

@@ -4,6 +4,8 @@
 //   step-00000100.old/  the one it is replacing, which stands in for it while it is missing
 //   latest              link to the checkpoint written last
 //   .tmp-*              on its way in or out
+//   run.lock            who writes here (run_lock.h)
+//   status.json         how the run is (report/run_status.h)
 //
 // Failures of the file system are FileErrors.
 #pragma once
@@ -42,7 +44,7 @@ void point_latest(const std::filesystem::path& checkpoint);
 // step.
 void remove_old_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 
-// Clears away what processes that are gone left behind. For the run's one writer, before its first
+// Clears away what processes of this host that are gone left behind. For the run's one writer, before its first
 // checkpoint: a temporary with this process's own id is taken to be of an earlier process, since
 // ids come back when a container restarts.
 void remove_leftovers(const std::filesystem::path& run_folder);

@@ -49,6 +49,14 @@ int32_t launched_ranks() {
   return find_number(kSizeVariables, 1, "its number of ranks").value_or(1);
 }
 
+std::string launcher_words() {
+  const int32_t ranks = launched_ranks();
+  const char* const launcher = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr   ? "mpirun"
+                               : std::getenv("SLURM_STEP_NUM_TASKS") != nullptr ? "srun"
+                                                                                : "mpiexec";
+  return ranks == 1 ? "" : cat(launcher, " -n ", ranks, " ");
+}
+
 std::optional<int32_t> launched_local_rank() {
   return find_number(kLocalRankVariables, 0, "the number of a rank on its machine");
 }

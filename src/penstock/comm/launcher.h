@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace penstock::comm {
 
@@ -13,5 +14,8 @@ int32_t launched_ranks();
 // The number of this process among those that the launcher started on this machine, from 0; nothing
 // where it does not say.
 std::optional<int32_t> launched_local_rank();
+
+// What starts as many ranks again, before a command: "mpirun -n 4 "; empty for a plain start.
+std::string launcher_words();
 
 }  // namespace penstock::comm

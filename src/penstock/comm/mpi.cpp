@@ -1,6 +1,7 @@
 #include "penstock/comm/mpi.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 
@@ -36,16 +37,34 @@ enum class Ending {
 };
 Ending ending = Ending::Done;
 MpiCalls* started = nullptr;
+bool is_finished = false;
+
+// MPI can be started once in the life of a process, and a program may train several times.
+void finish_mpi() {
+  if (started != nullptr && ending == Ending::Done && !is_finished) {
+    is_finished = true;
+    static_cast<void>(started->finish());  // nobody is left to tell
+  }
+}
+
+MpiCalls& start_mpi() {
+  if (started == nullptr) {
+    MpiCalls& calls = load_mpi(mpi_module_file());
+    bool may_change_thread = false;
+    check_mpi(calls.start(may_change_thread));
+    started = &calls;
+    std::atexit(finish_mpi);  // for programs that do not call end_mpi()
+    ending = Ending::Abort;
+    PENSTOCK_CHECK(may_change_thread, "MPI keeps its calls to one thread");
+  }
+  return *started;
+}
 
 }  // namespace
 
 void run_mpi(const std::function<void(Group&)>& work) {
-  MpiCalls& calls = load_mpi(mpi_module_file());
-  bool may_change_thread = false;
-  check_mpi(calls.start(may_change_thread));
-  started = &calls;
+  MpiCalls& calls = start_mpi();
   ending = Ending::Abort;
-  PENSTOCK_CHECK(may_change_thread, "MPI keeps its calls to one thread");
   // mpirun asks with SIGTERM before it kills: time to say what was waited for.
   install_interrupt_handler();
   int rank = 0;
@@ -68,6 +87,7 @@ void run_mpi(const std::function<void(Group&)>& work) {
 
 void end_mpi(int exit_code) {
   if (ending == Ending::Done) {
+    finish_mpi();
     return;
   }
   // Once a job is being ended, mpirun may drop what a rank wrote just before its own end. The rank

@@ -40,6 +40,8 @@ class MpiCalls {
   [[nodiscard]] virtual MpiError find_ranks(int& rank, int& size) noexcept = 0;
   // Then this, also on all ranks at once; the calls below need it.
   [[nodiscard]] virtual MpiError open() noexcept = 0;
+  // Frees what open() made. It may be opened again.
+  [[nodiscard]] virtual MpiError close() noexcept = 0;
 
   // The highest tag that the library has.
   [[nodiscard]] virtual MpiError find_most_tag(int& tag) noexcept = 0;
@@ -102,6 +104,7 @@ class MpiCalls {
   [[nodiscard]] virtual MpiError test(MpiRequest& request, bool& is_done) noexcept = 0;
   [[nodiscard]] virtual MpiError cancel(MpiRequest& request) noexcept = 0;
 
+  // The last of all: MPI cannot be started again.
   [[nodiscard]] virtual MpiError finish() noexcept = 0;
   // Ends the processes of all ranks.
   virtual void abort(int exit_code) noexcept = 0;

@@ -84,7 +84,7 @@ void MpiGroup::close() {
   barrier([] { return "the end of the job"; });
   const Lock lock(sends_.mutex());
   check_mpi(calls_.cancel(listening_));
-  check_mpi(calls_.finish());
+  check_mpi(calls_.close());
 }
 
 void MpiGroup::fail(const Failure& failure) {

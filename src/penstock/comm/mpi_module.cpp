@@ -90,6 +90,15 @@ class Calls final : public MpiCalls {
     return {};
   }
 
+  MpiError close() noexcept override {
+    for (MPI_Comm* comm : {&messages_, &notices_, &collectives_}) {
+      if (const int result = MPI_Comm_free(comm); result != MPI_SUCCESS) {
+        return error_of(result, "MPI_Comm_free");
+      }
+    }
+    return error_of(MPI_Op_free(&bf16_sum_), "MPI_Op_free");
+  }
+
   MpiError find_most_tag(int& tag) noexcept override {
     int* most = nullptr;
     int is_known = 0;

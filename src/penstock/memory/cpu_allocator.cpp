@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <vector>
 
+#include <malloc.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Device.h>
@@ -63,16 +65,47 @@ size_t block_size(size_t requested) {
   return (requested + kHeader + unit - 1) / unit * unit;
 }
 
-void* make_block(size_t bytes) {
-  void* block = nullptr;
-  const bool is_huge = bytes >= 2 * kHugePage;
-  if (::posix_memalign(&block, is_huge ? kHugePage : kAlignment, bytes) != 0) {
+// Pages of their own, which are the system's again as soon as they are freed: malloc would keep some.
+void* map_block(size_t bytes) {
+  const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : 0;
+  void* const mapped = ::mmap(
+      nullptr, bytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
     throw std::bad_alloc();
   }
-  if (is_huge) {
-    ::madvise(block, bytes, MADV_HUGEPAGE);  // advice: where it is refused, small pages serve
+  if (alignment == 0) {
+    return mapped;
+  }
+  char* const begin = static_cast<char*>(mapped);
+  const size_t before = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
+  char* const block = begin + before;
+  if (before > 0) {
+    ::munmap(begin, before);
+  }
+  if (before < alignment) {
+    ::munmap(block + bytes, alignment - before);
+  }
+  ::madvise(block, bytes, MADV_HUGEPAGE);  // advice: where it is refused, small pages serve
+  return block;
+}
+
+void* make_block(size_t bytes) {
+  if (bytes >= kLeastCached) {
+    return map_block(bytes);
+  }
+  void* block = nullptr;
+  if (::posix_memalign(&block, kAlignment, bytes) != 0) {
+    throw std::bad_alloc();
   }
   return block;
+}
+
+void free_block(void* block, size_t bytes) {
+  if (bytes >= kLeastCached) {
+    ::munmap(block, bytes);
+  } else {
+    std::free(block);
+  }
 }
 
 class CpuAllocator final : public c10::Allocator {
@@ -114,7 +147,7 @@ class CpuAllocator final : public c10::Allocator {
     current_ -= header.requested;
     header.account->current -= static_cast<int64_t>(header.requested);
     if (header.block < kLeastCached) {
-      std::free(block);
+      free_block(block, header.block);
       return;
     }
     free_[header.block].push_back(block);
@@ -142,9 +175,11 @@ class CpuAllocator final : public c10::Allocator {
     }
     void* block = reuse(bytes);
     if (block == nullptr) {
-      // What is held and what is cached together stay near the highest that was ever held.
+      // What is held and what is cached together stay near the highest that was ever held; under a limit,
+      // which people set where RAM is short, they stay at it.
       const size_t held = current_ + requested;
-      const size_t allowed = std::max(highest_, held) / 4 * 5 + kCacheSlack;
+      const size_t highest = std::max(highest_, held);
+      const size_t allowed = account.limit > 0 ? highest : highest / 4 * 5 + kCacheSlack;
       shrink_cache(allowed > held ? allowed - held : 0);
       try {
         block = make_block(bytes);
@@ -179,7 +214,7 @@ class CpuAllocator final : public c10::Allocator {
   void shrink_cache(size_t most) {
     while (cached_ > most) {
       const auto largest = std::prev(free_.end());
-      std::free(largest->second.back());
+      free_block(largest->second.back(), largest->first);
       largest->second.pop_back();
       cached_ -= largest->first;
       if (largest->second.empty()) {
@@ -249,6 +284,11 @@ Account& make_account() {
 
 int64_t cached_cpu_bytes() {
   return CpuAllocator::instance().cached();
+}
+
+void release_unused() {
+  release_cpu_cache();
+  ::malloc_trim(0);
 }
 
 void release_cpu_cache() {

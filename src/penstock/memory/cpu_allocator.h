@@ -24,8 +24,9 @@ Account& process_account();
 Account& make_account();
 
 // Freed by tensors, kept for reuse. Together with what is held, at most the highest that was ever
-// held, a quarter of it and 64 MiB.
+// held, and without a limit a quarter of it and 64 MiB more.
 int64_t cached_cpu_bytes();
 void release_cpu_cache();  // gives them back to the system
+void release_unused();     // and what malloc keeps, as after measuring
 
 }  // namespace penstock::memory

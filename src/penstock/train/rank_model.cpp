@@ -7,9 +7,11 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/memory/account.h"
+#include "penstock/memory/cpu_allocator.h"
 #include "penstock/program/program_json.h"
 #include "penstock/report/plan_text.h"
 #include "penstock/train/machine.h"
+#include "penstock/train/process_memory.h"
 #include "penstock/train/rank_holdings.h"
 #include "penstock/train/setup.h"
 
@@ -78,6 +80,7 @@ void plan_together(const config::Recipe& recipe,
     group.barrier([] { return std::string("the choice of algorithms for GEMMs"); });
   }
   memory::current_account().restart_peak();  // what measuring held is no part of the rank's peak
+  memory::release_unused();
 }
 
 // What the rank has of a model that is cut as `made.stages` says.
@@ -141,6 +144,7 @@ RankModel build_rank_model(const config::Recipe& recipe,
                            const PlanSource& source) {
   RankModel made;
   plan_together(recipe, chain, device, group, source, made);
+  require_room(recipe, made.planned.result.peak_bytes, group);
   made.stages = {made.planned.result.schedule().rank_of, made.planned.result.cuts()};
   build(recipe, chain, device, group, made);
   rehearse(recipe, chain, made.machine, source, *made.parameters, made.planned);

@@ -10,6 +10,7 @@
 
 #include "penstock/config/recipe.h"
 #include "penstock/program/simulate.h"
+#include "penstock/train/run_clock.h"
 #include "penstock/train/subject.h"
 
 namespace penstock::comm {
@@ -49,7 +50,13 @@ struct Summary {
   std::vector<int64_t> rank_read_bytes, rank_ahead_bytes;
   std::string sample;  // what the model writes, where the recipe asks for it
   bool was_interrupted = false;
+  std::string stop_reason;  // of one that was: "SIGTERM", "run.hours"
+  // The most RAM that a process took, libraries and all; ranks that are threads are one process.
+  int64_t peak_resident_bytes = 0;
 };
+
+// What to resume from is for the folder to say, so that one script starts a run and goes on with it.
+inline constexpr const char* kResumeAuto = "auto";
 
 struct MeasuredStep {
   const program::Program& program;  // the trainer's
@@ -59,7 +66,8 @@ struct MeasuredStep {
 // Everything a run consists of. Built complete: after construction the run can go.
 class RankTrainer {
  public:
-  // `resume` is a checkpoint or a run's folder; empty: a fresh start. A fresh start in a folder
+  // `resume` is a checkpoint or a run's folder; empty: a fresh start; kResumeAuto: the latest checkpoint in
+  // run.out where there is one, else a fresh start. A fresh start in a folder
   // that holds an earlier run moves that run aside, into a folder within.
   // The plan is made now, or given; with `predicts` costs are measured even where no limit makes that
   // necessary. Throws Error (exit code 1) when the step does not fit in the recipe's limit.
@@ -75,7 +83,7 @@ class RankTrainer {
               bool predicts = false);
   ~RankTrainer();
 
-  // Trains until recipe.train.steps, or until Ctrl-C; saves. Throws Error.
+  // Trains until recipe.train.steps, a signal or the end of run.hours; saves. Throws Error.
   Summary run();
 
   const Planned& plan() const;
@@ -90,9 +98,11 @@ class RankTrainer {
  private:
   struct Steps;
 
+  void train_and_save();
   void train();
   void take_steps();
   void save_on_the_way();
+  void note_checkpoint(const std::filesystem::path& checkpoint);
   std::vector<run::UpdateSettings> update_settings(const Steps& steps) const;
   void learn_outcome(const run::Executor& executor, Steps& steps);
   void adjust_loss_scale(const run::Updated& updated, int64_t step);
@@ -104,6 +114,7 @@ class RankTrainer {
   };
 
   std::unique_ptr<TrainerParts> parts_;
+  RunClock clock_;
   Summary summary_;
   int64_t saved_step_ = -1;  // the newest checkpoint of this run
   Payload payload_;          // of this rank, in the last step

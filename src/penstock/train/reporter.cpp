@@ -4,10 +4,12 @@
 #include <cstdio>
 
 #include "penstock/base/log.h"
+#include "penstock/base/process.h"
 #include "penstock/base/units.h"
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/report/metrics.h"
 #include "penstock/report/progress.h"
+#include "penstock/report/run_status.h"
 
 namespace penstock::train {
 
@@ -34,6 +36,10 @@ Reporter::Reporter(const config::Recipe& recipe, int64_t first_step)
                               .total = recipe.train.steps,
                               .start = first_step,
                               .plain_every = recipe.run.log_every});
+  status_file_ = std::make_unique<report::StatusFile>(recipe.run.out);
+  status_ = std::make_unique<report::RunStatus>(
+      report::RunStatus{.step = first_step, .steps = recipe.train.steps});
+  show_status();
 }
 
 Reporter::~Reporter() = default;
@@ -67,6 +73,9 @@ void Reporter::show_step(int64_t steps_done, const StepReport& step) {
     values.emplace_back("sent_bytes", static_cast<double>(*step.sent_bytes));
   }
   metrics_->record(steps_done, values);
+  status_->step = steps_done;
+  status_->loss = step.loss;
+  show_status();
   progress_->update(
       steps_done,
       {{"loss", print("%.4f", step.loss)},
@@ -81,6 +90,7 @@ void Reporter::show_validation(int64_t steps_done, double loss, int64_t sequence
   if (steps_done > first_step_) {
     metrics_->record(steps_done, {{"validation_loss", loss}});
   }
+  status_->validation_loss = loss;
   log_info("validation loss ",
            print("%.4f", loss),
            " after step ",
@@ -90,8 +100,24 @@ void Reporter::show_validation(int64_t steps_done, double loss, int64_t sequence
            recipe_.model.family == config::kOwnFamily ? " samples)" : " sequences)");
 }
 
+void Reporter::note_checkpoint(const std::filesystem::path& checkpoint) {
+  status_->checkpoint = checkpoint.string();
+}
+
 void Reporter::finish() {
   progress_->finish();
+}
+
+void Reporter::show_end(const std::string& state, const std::string& reason) {
+  status_->state = state;
+  status_->reason = reason;
+  show_status();
+}
+
+void Reporter::show_status() {
+  status_->peak_bytes = memory::usage().peak_bytes;
+  status_->peak_resident_bytes = peak_resident_bytes();
+  status_file_->show(*status_);
 }
 
 }  // namespace penstock::train

@@ -2,14 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "penstock/config/recipe.h"
 
 namespace penstock::report {
 class Metrics;
 class Progress;
+class StatusFile;
+struct RunStatus;
 }  // namespace penstock::report
 
 namespace penstock::train {
@@ -32,16 +36,23 @@ class Reporter {
 
   void show_step(int64_t steps_done, const StepReport& step);
   void show_validation(int64_t steps_done, double loss, int64_t sequences);
+  void note_checkpoint(const std::filesystem::path& checkpoint);
   void finish();  // takes the progress display away
+  // The last words of status.json: one of report/run_status.h, and why.
+  void show_end(const std::string& state, const std::string& reason);
 
   // Over all steps but the first, which warms up.
   double tokens_per_second() const { return tokens_per_second_; }
 
  private:
+  void show_status();
+
   config::Recipe recipe_;
   int64_t first_step_;
   std::unique_ptr<report::Metrics> metrics_;
   std::unique_ptr<report::Progress> progress_;
+  std::unique_ptr<report::StatusFile> status_file_;
+  std::unique_ptr<report::RunStatus> status_;
   double timed_seconds_ = 0;
   int64_t timed_steps_ = 0;
   double tokens_per_second_ = 0;

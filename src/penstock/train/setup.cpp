@@ -1,6 +1,7 @@
 #include "penstock/train/setup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -15,10 +16,11 @@
 #include "penstock/memory/cpu_allocator.h"
 #include "penstock/model/family.h"
 #include "penstock/run/fast_gemms.h"
+#include "penstock/train/process_memory.h"
 
 namespace penstock::train {
 
-void prepare_process(const config::Recipe& recipe, int64_t asked_ranks) {
+void prepare_process(config::Recipe& recipe, int64_t asked_ranks) {
   memory::install_cpu_allocator();
   run::use_fast_gemms();
   const int64_t ranks = comm::launched_ranks() > 1 ? 1 : std::max(asked_ranks, recipe.plan.ranks());
@@ -29,6 +31,7 @@ void prepare_process(const config::Recipe& recipe, int64_t asked_ranks) {
   } else {
     at::set_num_threads(std::max(1, usual / static_cast<int>(ranks)));
   }
+  recipe = within_process_memory(std::move(recipe), ranks, resident_bytes());
 }
 
 namespace {

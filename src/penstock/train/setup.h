@@ -12,8 +12,9 @@
 namespace penstock::train {
 
 // Threads, allocator and GEMMs; once per process, before the first tensor. The ranks of a
-// pipeline are threads of it, each with its share of the cores, unless a launcher has started them.
-void prepare_process(const config::Recipe& recipe, int64_t asked_ranks = 0);
+// pipeline are threads of it, each with its share of the cores, unless a launcher has started them. Where the
+// recipe says run.process_memory, it has the plan.memory that goes into that afterwards.
+void prepare_process(config::Recipe& recipe, int64_t asked_ranks = 0);
 
 // The device that the recipe names, its account the one that the process's bytes are counted by.
 device::Device open_device(const config::Recipe& recipe);

@@ -2,15 +2,18 @@
 // trainer_start.cpp is how a run begins, trainer_output.cpp what it leaves.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <iterator>
 #include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
+#include "penstock/checkpoint/run_lock.h"
 #include "penstock/data/loader.h"
 #include "penstock/optim/lr_schedule.h"
 #include "penstock/optim/optimizer.h"
+#include "penstock/report/run_status.h"
 #include "penstock/run/executor.h"
 #include "penstock/train/asynchronous.h"
 #include "penstock/train/batch_tensors.h"
@@ -33,11 +36,19 @@ bool is_due(int64_t every, int64_t before, int64_t now) {
   return every > 0 && now / every > before / every;
 }
 
-// All ranks call it once a step: where one was interrupted all stop, once replicas have the same
-// weights again, for only those can be saved.
-bool is_to_stop(const TrainerParts& parts) {
-  return sum_ranks(was_interrupted() ? 1.0 : 0.0, parts.group) > 0 &&
-         parts.optimizer.replicas_agree();
+// What has come up since the last step, on any rank; all get the same answer.
+struct Events {
+  bool was_interrupted = false, is_late = false, is_save_due = false;
+};
+
+// All ranks call it once a step.
+Events ask_ranks(const RunClock& clock, comm::Group& group) {
+  const bool decides = group.rank() == 0;  // clocks differ
+  const std::vector<double> sums = sum_ranks({was_interrupted() ? 1.0 : 0.0,
+                                              decides && clock.has_to_end() ? 1.0 : 0.0,
+                                              decides && clock.is_save_due() ? 1.0 : 0.0},
+                                             group);
+  return {sums[0] > 0, sums[1] > 0, sums[2] > 0};
 }
 
 // What this rank has of the batches of the next steps, one after the other: of one step, but for
@@ -91,6 +102,22 @@ struct RankTrainer::Steps {
 };
 
 Summary RankTrainer::run() {
+  try {
+    train_and_save();
+  } catch (const std::exception& error) {
+    if (parts_->reporter && parts_->lock->is_held()) {
+      parts_->reporter->show_end(report::kFailed, error.what());
+    }
+    throw;
+  }
+  if (parts_->reporter) {
+    parts_->reporter->show_end(summary_.was_interrupted ? report::kInterrupted : report::kFinished,
+                               summary_.stop_reason);
+  }
+  return summary_;
+}
+
+void RankTrainer::train_and_save() {
   TrainerParts& parts = *parts_;
   const double began = now_seconds();
   train();
@@ -100,13 +127,12 @@ Summary RankTrainer::run() {
   }
   // A run that was stopped right after a save has saved that step already.
   if (!summary_.losses.empty() && saved_step_ != parts.state.step) {
-    summary_.checkpoint = save_at_the_end(parts);
+    note_checkpoint(save_at_the_end(parts));
   }
   finish_summary(now_seconds() - began);
   if (parts.recipe.run.sample_tokens > 0 && !summary_.was_interrupted) {
     summary_.sample = write_sample(parts);
   }
-  return summary_;
 }
 
 // All steps, and what comes every so many of them.
@@ -115,13 +141,23 @@ void RankTrainer::train() {
   const config::RunOptions& every = parts.recipe.run;
   const int64_t steps = parts.recipe.train.steps;
   bool is_to_check = false, is_to_validate = false, is_to_save = false;
-  while (parts.state.step < steps && !is_to_stop(parts)) {
+  while (parts.state.step < steps) {
+    const Events events = ask_ranks(clock_, parts.group);
+    // Replicas that have the same weights: only those can be saved.
+    if ((events.was_interrupted || events.is_late) && parts.optimizer.replicas_agree()) {
+      summary_.stop_reason = !events.was_interrupted ? "run.hours"
+                             : was_interrupted()     ? interrupt_name()
+                                                     : "a signal to another rank";
+      break;
+    }
     const int64_t before = parts.state.step;
+    const double began = now_seconds();
     take_steps();
+    clock_.step_took(now_seconds() - began);
     const int64_t done = parts.state.step;
     is_to_check = is_to_check || is_due(every.check_replicas, before, done);
     is_to_validate = is_to_validate || is_due(every.validate_every, before, done);
-    is_to_save = is_to_save || is_due(every.save_every, before, done);
+    is_to_save = is_to_save || events.is_save_due || is_due(every.save_every, before, done);
     // Replicas that move by themselves for some steps have no weights in common until they meet: what
     // is due waits. After the last step run() validates and saves.
     if (done == steps || !parts.optimizer.replicas_agree()) {
@@ -144,12 +180,20 @@ void RankTrainer::train() {
 
 // The run can live without one of these: the next is tried when it is due.
 void RankTrainer::save_on_the_way() {
-  TrainerParts& parts = *parts_;
+  const double began = now_seconds();
   try {
-    summary_.checkpoint = save_checkpoint(parts);
-    saved_step_ = parts.state.step;
+    note_checkpoint(save_checkpoint(*parts_));
   } catch (const FileError& error) {
     log_warning(error.what(), "; the run goes on, and saves again in due time");
+  }
+  clock_.save_took(now_seconds() - began);
+}
+
+void RankTrainer::note_checkpoint(const std::filesystem::path& checkpoint) {
+  summary_.checkpoint = checkpoint;
+  saved_step_ = parts_->state.step;
+  if (parts_->reporter) {
+    parts_->reporter->note_checkpoint(checkpoint);
   }
 }
 

@@ -13,9 +13,12 @@
 #include "penstock/base/error.h"
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
+#include "penstock/base/process.h"
 #include "penstock/base/text.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
+#include "penstock/checkpoint/run_lock.h"
+#include "penstock/checkpoint/together.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
 #include "penstock/data/tokenizer.h"
@@ -52,6 +55,14 @@ fs::path save_checkpoint(const TrainerParts& parts) {
   if (!std::isfinite(sum_ranks(optim::weight_norm(parts.parameters), parts.group))) {
     fail_diverged("weights' norm", parts.state.step, parts.recipe.train);
   }
+  checkpoint::run_together(
+      parts.group,
+      [] { return std::string("the lock of the run's folder"); },
+      [&] {
+        if (parts.lock) {
+          parts.lock->require_held();
+        }
+      });
   fs::path saved;
   try {
     saved = checkpoint::save(parts.recipe,
@@ -144,6 +155,9 @@ void RankTrainer::finish_summary(double seconds) {
   summary_.tokens_per_second = parts.reporter ? parts.reporter->tokens_per_second() : 0;
   const TrainerParts::Variant* const steady = parts.steady_variant();
   summary_.step_seconds = steady == nullptr ? 0 : steady->records.median_seconds();
+  for (const int64_t peak : of_ranks(peak_resident_bytes(), parts.group)) {
+    summary_.peak_resident_bytes = std::max(summary_.peak_resident_bytes, peak);
+  }
   for (const double peak :
        gather_ranks(static_cast<double>(memory::usage().peak_bytes), parts.group)) {
     summary_.rank_peak_bytes.push_back(static_cast<int64_t>(peak));

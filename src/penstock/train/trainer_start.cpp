@@ -3,16 +3,19 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
+#include "penstock/checkpoint/together.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
 #include "penstock/train/earlier_run.h"
@@ -114,15 +117,38 @@ void arrange_folder(const std::string& out, const fs::path& from, int64_t step) 
   checkpoint::remove_leftovers(out);
 }
 
+// The checkpoint to go on from; empty: none. Rank 0 looks for all: on a shared file system others may not see
+// yet what there is.
+fs::path find_start(const fs::path& resume, const std::string& out, comm::Group& group) {
+  const comm::What what = [] { return std::string("the checkpoint to resume from"); };
+  std::string found;
+  checkpoint::run_together(group, what, [&] {
+    const bool is_auto = resume == kResumeAuto;
+    if (group.rank() > 0 || resume.empty() || (is_auto && checkpoint::list_steps(out).empty())) {
+      return;
+    }
+    found =
+        fs::canonical(checkpoint::resolve_checkpoint(is_auto ? fs::path(out) : resume)).string();
+  });
+  return checkpoint::share_text(group, 0, std::move(found), what);
+}
+
+// A guess before the first is seen, for run.hours.
+double guess_save_seconds(int64_t parameters) {
+  constexpr double kBytesOfParameter = 12;  // weights and AdamW's state
+  constexpr double kDiskBytesPerSecond = 100e6;
+  return kBytesOfParameter * static_cast<double>(parameters) / kDiskBytesPerSecond;
+}
+
 }  // namespace
 
 RankTrainer::RankTrainer(const config::Recipe& recipe,
                          const fs::path& resume,
                          comm::Group& group,
                          const PlanSource& source,
-                         const Subject& subject) {
-  const fs::path from =
-      resume.empty() ? fs::path() : fs::canonical(checkpoint::resolve_checkpoint(resume));
+                         const Subject& subject)
+    : clock_(recipe.run, now_seconds(), /*save_s=*/0) {
+  const fs::path from = find_start(resume, recipe.run.out, group);
   require_writable_folder(recipe.run.out, "run.out");
   config::Recipe ours = recipe;
   if (ours.plan.is_asynchronous() && !from.empty()) {
@@ -143,6 +169,7 @@ RankTrainer::RankTrainer(const config::Recipe& recipe,
   parts.loader = open_loader(parts);
   summary_.first_step = parts.state.step;
   summary_.parameters = parts.chain.parameter_count();
+  clock_.save_took(guess_save_seconds(summary_.parameters));
   summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
   log_start(parts);
 }

@@ -1,0 +1,32 @@
+// When the clock on the wall says that a run has to end or to save: run.hours and run.save_minutes. Rank 0
+// has one, and decides for all.
+#pragma once
+
+#include <cstdint>
+
+#include "penstock/base/clock.h"
+#include "penstock/config/recipe.h"
+
+namespace penstock::train {
+
+class RunClock {
+ public:
+  // `save_s`: what a save may take, as long as none has been seen.
+  RunClock(const config::RunOptions& options, double began_s, double save_s);
+
+  void step_took(double seconds);
+  // Also a save that failed: the next is due after the same pause.
+  void save_took(double seconds);
+
+  // Another step, and a save after it, may not be done in time.
+  bool has_to_end(double now_s = now_seconds()) const;
+  bool is_save_due(double now_s = now_seconds()) const;
+
+ private:
+  double end_s_, save_pause_s_;  // 0: never
+  double last_save_s_;
+  double slowest_step_s_ = 0;
+  double slowest_save_s_;
+};
+
+}  // namespace penstock::train
