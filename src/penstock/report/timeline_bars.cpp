@@ -60,13 +60,16 @@ std::string tooltip(const BarLane& lane, size_t index) {
   if (instruction.op == Op::Forward) {
     text += cat(", keeps ", keep_name(lane.program, instruction));
   }
-  if (is_transfer(instruction.op)) {
+  if (is_transfer(instruction.op) && !lane.is_bare) {
     text += cat(", ", moved_bytes(lane.rank, instruction));
   }
   const program::Span& span = lane.spans[index];
-  text += cat("; at ", milliseconds(span.start), " for ", milliseconds(duration(span)));
+  const auto time = [&](double seconds) {
+    return lane.is_bare ? time_text(seconds, true) : milliseconds(seconds);
+  };
+  text += cat("; at ", time(span.start), " for ", time(duration(span)));
   if (lane.others != nullptr) {
-    text += cat(", ", lane.others_name, " ", milliseconds(duration((*lane.others)[index])));
+    text += cat(", ", lane.others_name, " ", time(duration((*lane.others)[index])));
   }
   return text;
 }
