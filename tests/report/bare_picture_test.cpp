@@ -56,9 +56,10 @@ TEST(BarePicture, ThePageHasNoUnitsAndAsManyDigitsWhateverTheNumbers) {
         data["step"]["predicted"].get<double>() / data["ticks_per_second"].get<double>() / scale,
         33,
         1e-6);
-    EXPECT_EQ(data["heading"], scale == 1 ? "1f1b; step 33 predicted"
-                               : scale < 1 ? "1f1b; step 3.3e-08 predicted"
-                                           : "1f1b; step 3.3e+10 predicted");
+    EXPECT_EQ(data["heading"],
+              scale == 1  ? "1f1b; step 33 predicted"
+              : scale < 1 ? "1f1b; step 3.3e-08 predicted"
+                          : "1f1b; step 3.3e+10 predicted");
   }
   const program::Program program = example_program({});
   const program::Timeline timeline = program::simulate(program);

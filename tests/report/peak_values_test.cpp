@@ -66,14 +66,15 @@ TEST(PeakValues, TextHasTheLargestAndWhatTheOthersAre) {
   const Program program =
       example_program({.layers = 2, .micro_batches = 1, .ranks = 1, .recomputed = 0});
   const Timeline timeline = program::simulate(program);
-  EXPECT_EQ(peak_values_text(program, 0, timeline.ranks[0], 3),
-            "rank 0 holds most, 484.0 MiB, in backward of block 0 mlp, micro-batch 0\n\n"
-            "value  what            of                                      micro-batch      bytes\n"
-            "-------------------------------------------------------------------------------------\n"
-            "k0     fixed           parameters                                           180.0 MiB\n"
-            "k1     fixed           gradients                                            180.0 MiB\n"
-            "       working memory  backward of block 0 mlp, micro-batch 0            0   60.0 MiB\n"
-            "       5 more                                                                64.0 MiB\n");
+  EXPECT_EQ(
+      peak_values_text(program, 0, timeline.ranks[0], 3),
+      "rank 0 holds most, 484.0 MiB, in backward of block 0 mlp, micro-batch 0\n\n"
+      "value  what            of                                      micro-batch      bytes\n"
+      "-------------------------------------------------------------------------------------\n"
+      "k0     fixed           parameters                                           180.0 MiB\n"
+      "k1     fixed           gradients                                            180.0 MiB\n"
+      "       working memory  backward of block 0 mlp, micro-batch 0            0   60.0 MiB\n"
+      "       5 more                                                                64.0 MiB\n");
 }
 
 TEST(PeakValues, OfARankThatDoesNothingAreWhatItHolds) {

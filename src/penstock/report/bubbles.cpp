@@ -18,9 +18,8 @@ std::vector<program::Span> compute_spans(const program::RankProgram& rank,
       spans.push_back(timeline.spans[i]);
     }
   }
-  std::stable_sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
-    return a.start < b.start;
-  });
+  std::stable_sort(
+      spans.begin(), spans.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   return spans;
 }
 

@@ -117,10 +117,9 @@ PeakValues values_at_peak(const program::Program& program,
       found.values.push_back({"", "working memory", work, one.micro_batch, one.working_bytes});
     }
   }
-  std::stable_sort(
-      found.values.begin(), found.values.end(), [](const HeldValue& a, const HeldValue& b) {
-        return a.bytes > b.bytes;
-      });
+  std::stable_sort(found.values.begin(),
+                   found.values.end(),
+                   [](const HeldValue& a, const HeldValue& b) { return a.bytes > b.bytes; });
   for (const HeldValue& value : found.values) {
     found.bytes += value.bytes;
   }
@@ -137,11 +136,8 @@ std::string peak_values_text(const program::Program& program,
     const auto at = static_cast<size_t>(peak.instruction);
     head += cat(", in ", program::describe(program, program.ranks[rank].instructions[at]));
   }
-  Table table({{"value"},
-               {"what"},
-               {"of"},
-               {"micro-batch", Align::Right},
-               {"bytes", Align::Right}});
+  Table table(
+      {{"value"}, {"what"}, {"of"}, {"micro-batch", Align::Right}, {"bytes", Align::Right}});
   const size_t shown = std::min(most, peak.values.size());
   int64_t others = peak.bytes;
   for (size_t i = 0; i < shown; ++i) {

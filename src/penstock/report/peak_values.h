@@ -11,16 +11,16 @@
 namespace penstock::report {
 
 struct HeldValue {
-  std::string name;           // "s3.0"; empty for what an instruction works with
-  std::string what;           // "saved"
-  std::string of;             // "layer 3, block 1 mlp"
-  int32_t micro_batch = -1;   // -1: of none
+  std::string name;          // "s3.0"; empty for what an instruction works with
+  std::string what;          // "saved"
+  std::string of;            // "layer 3, block 1 mlp"
+  int32_t micro_batch = -1;  // -1: of none
   int64_t bytes = 0;
 };
 
 struct PeakValues {
-  int64_t bytes = 0;         // the sum of all
-  int32_t instruction = -1;  // at which it is reached; -1: before the first
+  int64_t bytes = 0;              // the sum of all
+  int32_t instruction = -1;       // at which it is reached; -1: before the first
   std::vector<HeldValue> values;  // the largest first, without those of no bytes
 };
 

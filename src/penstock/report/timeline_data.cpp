@@ -198,8 +198,7 @@ json values_json(const program::RankProgram& rank) {
 }
 
 json peak_json(const StepPicture& picture, size_t index) {
-  const PeakValues peak =
-      values_at_peak(picture.program, index, picture.predicted.ranks[index]);
+  const PeakValues peak = values_at_peak(picture.program, index, picture.predicted.ranks[index]);
   json values = json::array();
   for (const HeldValue& value : peak.values) {
     values.push_back({value.name, value.what, value.of, value.micro_batch, value.bytes});
@@ -223,7 +222,8 @@ json rank_json(const StepPicture& picture, size_t index, const Clock& clock) {
     residents.push_back({{"name", resident.name}, {"bytes", resident.bytes}});
   }
   const program::RankTimeline& predicted = picture.predicted.ranks[index];
-  json sides = {{"predicted", timeline_json(rank, predicted, predicted_bytes(rank, predicted), clock)}};
+  json sides = {
+      {"predicted", timeline_json(rank, predicted, predicted_bytes(rank, predicted), clock)}};
   if (picture.measured != nullptr) {
     const program::RankTimeline& measured = picture.measured->ranks[index];
     sides["measured"] = timeline_json(rank, measured, measured_bytes(measured), clock);

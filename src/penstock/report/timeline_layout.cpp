@@ -13,7 +13,7 @@ constexpr double kPanelHeadingHeight = 22, kPanelGap = 12;
 constexpr double kLetterWidth = 6.4;  // of the 12 px text, on average
 constexpr double kNameRowHeight = 17;
 constexpr size_t kNameColumns = 3;
-constexpr double kLowLane = 0.5;      // of the height of other lanes
+constexpr double kLowLane = 0.5;  // of the height of other lanes
 
 // Few lanes are high enough for names, many are low enough for a page.
 double lane_height_for(const std::vector<Lane>& lanes) {
@@ -165,7 +165,8 @@ double Layout::bottom() const {
 
 Layout layout_of(const StepPicture& picture) {
   Layout layout = {time_axis(picture), bytes_axis(picture), lanes_of(picture)};
-  const double legend_top = kPictureMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
+  const double legend_top =
+      kPictureMargin + (picture.title.empty() ? 0 : kTitleHeight) + kSummaryHeight;
   layout.bubbles = bubbles_by_lane(picture, layout.lanes);
   layout.legend = legend_of(picture, layout, legend_top);
   const double lane_height = lane_height_for(layout.lanes);

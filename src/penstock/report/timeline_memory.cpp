@@ -59,7 +59,8 @@ std::string residents_svg(const StepPicture& picture, const Layout& layout, size
   const double bottom = layout.panel_top(rank) + layout.panel_height;
   const double y = layout.pixel_y(rank, static_cast<double>(program.persistent_bytes()));
   const double right = layout.pixel_x(picture.predicted.seconds);
-  std::string out = svg_rect(kPlotLeft, y, right - kPlotLeft, bottom - y, "#5b6470\" fill-opacity=\"0.16");
+  std::string out =
+      svg_rect(kPlotLeft, y, right - kPlotLeft, bottom - y, "#5b6470\" fill-opacity=\"0.16");
   if (bottom - y >= 18) {
     std::vector<std::string> names;
     for (const program::Held& resident : program::held_by_name(program)) {
@@ -112,7 +113,8 @@ std::string panel_axis_svg(const Layout& layout, size_t rank) {
                     svg_ink("#444444", "end"),
                     tick.value == 0 ? tick.label : cat(tick.label, " ", layout.bytes.unit));
   }
-  return out + svg_line(kPlotLeft, bottom, kPictureWidth - kPlotRight, bottom, "stroke=\"#666666\"");
+  return out +
+         svg_line(kPlotLeft, bottom, kPictureWidth - kPlotRight, bottom, "stroke=\"#666666\"");
 }
 
 }  // namespace

@@ -55,11 +55,15 @@ const KindText& text_of(ValueKind kind) {
 std::string example_name(ValueKind kind) {
   const program::ValueKindInfo& info = program::info_of(kind);
   return program::name_of({.kind = kind,
-                           .layer = !info.has_layer ? -1 : info.has_unit ? 7 : 3,
+                           .layer = !info.has_layer ? -1
+                                    : info.has_unit ? 7
+                                                    : 3,
                            .element = info.has_element ? 3 : -1,
                            .unit = info.has_unit ? 3 : -1,
                            .micro_batch = info.has_micro_batch ? 0 : -1,
-                           .version = !info.has_version ? -1 : kind == ValueKind::Stashed ? 2 : 0,
+                           .version = !info.has_version            ? -1
+                                      : kind == ValueKind::Stashed ? 2
+                                                                   : 0,
                            .label = info.has_label ? 0 : -1});
 }
 
