@@ -56,7 +56,8 @@ TEST(Comparison, TableHasWhatDiffersAndByHowMuch) {
   const DifferenceTable table = difference_table(examples.a, examples.b);
   EXPECT_EQ(table.headings, (Row{"", "A", "B", "B - A", "B / A"}));
   EXPECT_EQ(row_of(table, "step"), (Row{"step", "110.0 ms", "124.0 ms", "+14.0 ms", "1.13"}));
-  EXPECT_EQ(row_of(table, "recomputed forwards"), (Row{"recomputed forwards", "0", "6", "+6", "-"}));
+  EXPECT_EQ(row_of(table, "recomputed forwards"),
+            (Row{"recomputed forwards", "0", "6", "+6", "-"}));
   EXPECT_EQ(row_of(table, "of them loss"), (Row{"of them loss", "2", "2", "same", "1.00"}));
   EXPECT_EQ(row_of(table, "peak of rank 0")[2], "537.0 MiB");
   EXPECT_EQ(row_of(table, "of them send"), Row());  // none in either
@@ -70,11 +71,7 @@ TEST(Comparison, RanksOfOneAloneAreSaidToBe) {
   const Timeline timeline = program::simulate(pipeline);
   const DifferenceTable table = difference_table(examples.a, {"pipeline", pipeline, timeline});
   EXPECT_EQ(row_of(table, "peak of rank 1"),
-            (Row{"peak of rank 1",
-                 "no such rank",
-                 row_of(table, "peak of rank 1")[2],
-                 "-",
-                 "-"}));
+            (Row{"peak of rank 1", "no such rank", row_of(table, "peak of rank 1")[2], "-", "-"}));
   EXPECT_EQ(row_of(table, "sent by all ranks")[2], "128 B");
 }
 
@@ -101,8 +98,7 @@ TEST(Comparison, ThePageHasBothAndWhatDiffers) {
   const std::string html = comparison_html(examples.a, examples.b);
   const std::string begin = "id=\"data\">";
   const size_t from = html.find(begin) + begin.size();
-  const auto data =
-      nlohmann::json::parse(html.substr(from, html.find("</script", from) - from));
+  const auto data = nlohmann::json::parse(html.substr(from, html.find("</script", from) - from));
   ASSERT_EQ(data["steps"].size(), 2u);
   EXPECT_EQ(data["steps"][0]["heading"], "A: keeps; step 110.0 ms predicted");
   EXPECT_EQ(data["steps"][1]["heading"], "B: recomputes; step 124.0 ms predicted");

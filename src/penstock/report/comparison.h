@@ -12,11 +12,11 @@ namespace penstock::report {
 
 // What is compared, as predicted.
 struct StepFigures {
-  double seconds = 0;  // of an update
-  double bubble = 0;   // the share of the ranks' time in which they do not compute
+  double seconds = 0;               // of an update
+  double bubble = 0;                // the share of the ranks' time in which they do not compute
   std::vector<int64_t> peak_bytes;  // of each rank
   int64_t recomputed_forwards = 0;
-  int64_t sent_bytes = 0;  // by all ranks
+  int64_t sent_bytes = 0;                                   // by all ranks
   std::array<int64_t, program::kNumOps> instructions = {};  // by op
 
   int64_t num_instructions() const;

@@ -79,7 +79,10 @@ button:hover { border-color: var(--faint); }
          margin: 0; padding: 10px 14px; font-size: 12.5px; }
 .names dd { margin: 0; color: var(--faint); }
 [hidden] { display: none !important; }
+#comparison { margin-bottom: 32px; }
 .step + .step { margin-top: 44px; }
+.tables { margin-top: 16px; }
+.tables > summary { cursor: pointer; color: var(--faint); }
 .scroll { overflow: auto; max-height: 75vh; }
 .numbers { border-collapse: collapse; width: 100%; font-size: 13px; }
 .numbers th { position: sticky; top: 0; background: var(--card); font-weight: 600; }
@@ -122,6 +125,8 @@ button:hover { border-color: var(--faint); }
   <p class="hint">Wheel zooms, drag moves, double click shows the whole step.
     Keys: + &minus; &larr; &rarr; 0; [ and ] go from instruction to instruction.</p>
 </div>
+<details class="tables">
+<summary>Per layer, in total, memory, what is alive at the peak, names</summary>
 <h2>Per layer</h2>
 <div class="card scroll"><table class="numbers layers"></table></div>
 <h2>In total</h2>
@@ -136,6 +141,7 @@ button:hover { border-color: var(--faint); }
 </div>
 <h2>Names</h2>
 <dl class="card names"></dl>
+</details>
 <div class="tip" hidden></div>
 </section>
 </template>

@@ -153,6 +153,8 @@ function showOnly(text) {  // "0,2-3"
 }
 
 $('title').textContent = data.heading;
+$('tables').open = isAlone;  // of two steps, the charts are one below the other
+$('tables').querySelector('summary').hidden = isAlone;
 makeLanes();
 fillCards();
 fillLegend();

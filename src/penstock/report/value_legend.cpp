@@ -36,14 +36,14 @@ constexpr std::array<KindText, program::kNumValueKinds> kTexts = {{
     {ValueKind::RankState, "optimizer state", "the optimizer's state of no unit"},
     {ValueKind::Fixed, "fixed", "memory that never moves: workspaces, staging"},
     {ValueKind::Squares, "squares", "sums of squares of this rank's gradients"},
-    {ValueKind::AllSquares, "squares of all", "those of all ranks"},
+    {ValueKind::AllSquares, "squares of all", "q.0 of all ranks"},
     {ValueKind::Decision, "decision", "the norm, and what gradients are multiplied by"},
     {ValueKind::Sketches, "sketches", "sums that tell the norm, of this replica"},
-    {ValueKind::AllSketches, "sketches of all", "those of all replicas"},
+    {ValueKind::AllSketches, "sketches of all", "h.0 of all replicas"},
     {ValueKind::Filled, "filled", "the optimizer has its replicas' state"},
     {ValueKind::Prepared, "prepared", "what this replica gives to the average"},
     {ValueKind::Lengths, "lengths", "sums of squares of this rank's slices"},
-    {ValueKind::AllLengths, "lengths of all", "those of all replicas"},
+    {ValueKind::AllLengths, "lengths of all", "l.0 of all replicas"},
 }};
 
 const KindText& text_of(ValueKind kind) {
