@@ -36,9 +36,10 @@ nlohmann::ordered_json figures_json(const report::StepPicture& picture) {
 void require_alike(const StepSource& a, const StepSource& b) {
   const bool is_bare = report::is_bare(a.program);
   if (is_bare != report::is_bare(b.program)) {
-    throw ConfigError(cat(is_bare ? a.title : b.title,
-                          " is a pipeline of bare numbers, without seconds and bytes; compare it with "
-                          "another one of these"));
+    throw ConfigError(
+        cat(is_bare ? a.title : b.title,
+            " is a pipeline of bare numbers, without seconds and bytes; compare it with "
+            "another one of these"));
   }
 }
 

@@ -64,7 +64,8 @@ void print_json(const program::Program& program, const program::Timeline& timeli
       ranks.back()["alive_at_peak"] = peak_json(report::values_at_peak(program, rank, one));
     }
   }
-  nlohmann::ordered_json json{{"step", timeline.seconds / std::max(1, program.updates)}, {"ranks", ranks}};
+  nlohmann::ordered_json json{{"step", timeline.seconds / std::max(1, program.updates)},
+                              {"ranks", ranks}};
   if (program.updates > 1) {
     json["updates"] = program.updates;
   }

@@ -149,7 +149,7 @@ class LaneWriter {
     const double font = std::min(11.0, lane_.height - 3);
     const std::string label = bar_label(lane_, lane_.rank.instructions[index]);
     if (font >= kSmallestFont &&
-        kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 4) {
+        kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 2) {
       bars_ += svg_text((left + right - kGap) / 2,
                         lane_.height / 2 + 0.35 * font,
                         cat("font-size=\"",
