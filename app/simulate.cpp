@@ -1,25 +1,25 @@
 #include "penstock/program/simulate.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
-#include "penstock/base/units.h"
-#include "penstock/config/options.h"
-#include "penstock/program/program_file.h"
-#include "penstock/program/verify.h"
+#include "penstock/report/bubbles.h"
 #include "penstock/report/layer_table.h"
-#include "penstock/report/plan_text.h"
+#include "penstock/report/peak_values.h"
 
 #include "arguments.h"
 #include "bare_schedule.h"
 #include "commands.h"
+#include "compare_steps.h"
 #include "pictures.h"
 #include "plan_arguments.h"
+#include "step_source.h"
 
 namespace penstock::app {
 
@@ -29,45 +29,28 @@ struct SimulateArguments {
   PlanArguments plan;
   PictureArguments pictures;
   BareScheduleArguments bare;
+  bool peak = false;
+  std::string compare;
 };
-
-// A recipe ends in .toml; everything else is taken for a program.
-bool is_program_file(const std::string& name) {
-  return !name.empty() && std::filesystem::path(name).extension() != ".toml";
-}
-
-// Options that would change nothing about a program must not look as if they did.
-void require_no_planning(const PlanArguments& arguments) {
-  std::vector<std::pair<std::string, bool>> options = {
-      {"--set", !arguments.recipe.settings.empty()}, {"--slots", arguments.slots > 0}};
-  for (const auto& [key, text] : arguments.flags.given) {
-    options.emplace_back(config::find_option(key, "").flag(), true);
-  }
-  for (const auto& [name, is_given] : options) {
-    if (is_given) {
-      throw ConfigError(cat(arguments.recipe.recipe,
-                            " is a program, which is planned already; ",
-                            name,
-                            " is for a recipe (.toml) or a cost table"));
-    }
-  }
-}
-
-program::Program read_checked_program(const std::string& file) {
-  program::Program program = program::read_program(file);
-  const program::Verdict verdict = program::verify(program);
-  if (!verdict.is_sound()) {
-    throw Error(ExitCode::Negative, cat(file, " is unsound: ", verdict.violation->text));
-  }
-  return program;
-}
 
 // The share of the step in which the rank computes.
 double compute_occupancy(const program::Timeline& timeline, size_t rank) {
   return timeline.seconds > 0 ? timeline.ranks[rank].compute_seconds() / timeline.seconds : 1;
 }
 
-void print_json(const program::Program& program, const program::Timeline& timeline) {
+nlohmann::ordered_json peak_json(const report::PeakValues& peak) {
+  nlohmann::ordered_json values = nlohmann::ordered_json::array();
+  for (const report::HeldValue& value : peak.values) {
+    nlohmann::ordered_json one{{"value", value.name}, {"what", value.what}, {"of", value.of}};
+    one["micro_batch"] =
+        value.micro_batch >= 0 ? nlohmann::ordered_json(value.micro_batch) : nullptr;
+    one["bytes"] = value.bytes;
+    values.push_back(std::move(one));
+  }
+  return values;
+}
+
+void print_json(const program::Program& program, const program::Timeline& timeline, bool peak) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const program::RankTimeline& one = timeline.ranks[rank];
@@ -75,53 +58,92 @@ void print_json(const program::Program& program, const program::Timeline& timeli
                      {"limit_bytes", program.ranks[rank].limit_bytes},
                      {"peak_instruction", one.peak_instruction},
                      {"instructions", one.spans.size()},
-                     {"compute_occupancy", compute_occupancy(timeline, rank)}});
+                     {"compute_occupancy", compute_occupancy(timeline, rank)},
+                     {"idle", report::bubbles_of(program.ranks[rank], one).share}});
+    if (peak) {
+      ranks.back()["alive_at_peak"] = peak_json(report::values_at_peak(program, rank, one));
+    }
   }
-  nlohmann::ordered_json json{{"step", timeline.seconds / program.updates}, {"ranks", ranks}};
+  nlohmann::ordered_json json{{"step", timeline.seconds / std::max(1, program.updates)},
+                              {"ranks", ranks}};
   if (program.updates > 1) {
     json["updates"] = program.updates;
   }
   std::printf("%s\n", json.dump().c_str());
 }
 
+void print_text(const report::StepPicture& picture, bool peak) {
+  const program::Program& program = picture.program;
+  const program::Timeline& timeline = picture.predicted;
+  std::printf("%s", report::measured_beside_predicted(picture).c_str());
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const double idle = report::bubbles_of(program.ranks[rank], timeline.ranks[rank]).share;
+    std::printf(
+        "rank %zu computes %.1f %% of the step, and is idle for %.1f %% of the time from its first "
+        "work to its last\n",
+        rank,
+        100 * compute_occupancy(timeline, rank),
+        100 * idle);
+  }
+  constexpr size_t kMostValues = 30;  // a screen; --json has all
+  for (size_t rank = 0; peak && rank < timeline.ranks.size(); ++rank) {
+    const program::RankTimeline& one = timeline.ranks[rank];
+    std::printf("\n%s", report::peak_values_text(program, rank, one, kMostValues).c_str());
+  }
+}
+
+// Where options do not go together, the one that says so comes before all work.
+void require_together(const SimulateArguments& arguments) {
+  const bool compares = !arguments.compare.empty();
+  if (compares && !arguments.pictures.trace.empty()) {
+    throw ConfigError("--trace is of one program; with --compare there are two: --svg or --html");
+  }
+  if (compares && arguments.peak) {
+    throw ConfigError(
+        "--peak is of one program; with --compare there are two: --html has the lists of both");
+  }
+  if (!is_bare_schedule(arguments.bare)) {
+    return;
+  }
+  if (arguments.plan.has_recipe() || arguments.plan.flags.has("plan.costs")) {
+    throw ConfigError(
+        "--ranks, --forward and the other times are for a pipeline of bare numbers; "
+        "a recipe or a cost table has its own");
+  }
+  if (compares) {
+    throw ConfigError(
+        "--compare takes a recipe or a program beside another: write the pipeline of bare numbers "
+        "with --program, then compare the files");
+  }
+  if (arguments.peak) {
+    throw ConfigError("--peak lists bytes, and a pipeline of bare numbers has none");
+  }
+}
+
 int simulate_step(const SimulateArguments& arguments) {
+  require_together(arguments);
   if (is_bare_schedule(arguments.bare)) {
-    if (arguments.plan.has_recipe() || arguments.plan.flags.has("plan.costs")) {
-      throw ConfigError(
-          "--ranks, --forward and the other times are for a pipeline of bare numbers; "
-          "a recipe or a cost table has its own");
-    }
     return simulate_bare_schedule(arguments.bare, arguments.plan, arguments.pictures);
   }
   require_writable(arguments.pictures);
   require_writable(arguments.plan.program);
-  const std::string& source = arguments.plan.recipe.recipe;
-  program::Program program;
-  std::string title;
-  if (is_program_file(source)) {
-    require_no_planning(arguments.plan);
-    program = read_checked_program(source);
-    title = source;
-  } else {
-    PlannedStep planned = make_plan(arguments.plan);
-    if (!planned.result.is_feasible) {
-      throw Error(ExitCode::Negative, report::does_not_fit(planned.result));
-    }
-    title = report::plan_title(planned.costs, planned.result);
-    program = std::move(planned.result.program);
+  const StepSource step = load_step(arguments.plan);
+  const bool is_bare = report::is_bare(step.program);
+  if (arguments.peak && is_bare) {
+    throw ConfigError(cat("--peak lists bytes, and ", step.title, " has none"));
   }
-  write_program_file(arguments.plan, program);
-  const program::Timeline timeline = program::simulate(program);
-  const report::StepPicture picture{title, program, timeline};
+  write_program_file(arguments.plan, step.program);
+  if (!arguments.compare.empty()) {
+    return compare_steps(
+        step, load_step(arguments.compare), arguments.pictures, arguments.plan.recipe.as_json);
+  }
+  const program::Timeline timeline = program::simulate(step.program);
+  const report::StepPicture picture{step.title, step.program, timeline};
   write_pictures(picture, arguments.pictures);
   if (arguments.plan.recipe.as_json) {
-    print_json(program, timeline);
+    print_json(step.program, timeline, arguments.peak);
   } else {
-    std::printf("%s", report::measured_beside_predicted(picture).c_str());
-    for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-      std::printf(
-          "rank %zu computes %.1f %% of the step\n", rank, 100 * compute_occupancy(timeline, rank));
-    }
+    print_text(picture, arguments.peak);
   }
   return 0;
 }
@@ -136,6 +158,15 @@ void add_simulate_command(Command& app) {
       .described_as("the recipe (.toml), or a program that plan or simulate has written");
   add_plan_arguments(command, arguments->plan);
   add_picture_arguments(command, arguments->pictures);
+  command.add_flag(
+      "--peak", arguments->peak, "list what each rank holds at its peak, the largest first");
+  command
+      .add(
+          "--compare",
+          arguments->compare,
+          "a second recipe or program, taken as it is: both timelines, and what differs in numbers")
+      .named("B")
+      .not_empty();
   add_bare_schedule_arguments(command, arguments->bare);
   command.runs([arguments] { return simulate_step(*arguments); });
 }

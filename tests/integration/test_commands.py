@@ -33,7 +33,7 @@ SUBCOMMANDS = {
     "profile": ("RECIPE", *RECIPE_FLAGS, "--out", "--costs"),  # the last one of plan
     "simulate": (
         *("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--slots", "--program"),
-        *(*PICTURE_FLAGS, *BARE_FLAGS),
+        *(*PICTURE_FLAGS, *BARE_FLAGS, "--peak", "--compare"),
     ),
     "check": ("RECIPE", *RECIPE_FLAGS, *PLAN_FLAGS, "--slots", "--program", "--steps"),
     "describe": ("RECIPE", *RECIPE_FLAGS),

@@ -1040,6 +1040,103 @@ class Simulate(PlanningTestCase):
             )
 
 
+    def test_what_is_alive_at_the_peak(self):
+        limit = ("--memory", self.least)
+        step = self.answer("simulate", "--costs", "costs.json", *limit, "--peak")
+        (rank,) = step["ranks"]
+        alive = rank["alive_at_peak"]
+        self.assertEqual(sum(one["bytes"] for one in alive), rank["peak_bytes"])
+        self.assertEqual(alive, sorted(alive, key=lambda one: -one["bytes"]))
+        for one in alive:
+            self.assertEqual(set(one), {"value", "what", "of", "micro_batch", "bytes"})
+        self.assertNotIn("alive_at_peak", self.answer("simulate", "--costs", "costs.json")["ranks"][0])
+        text = self.text("simulate", "--costs", "costs.json", *limit, "--peak")
+        self.assertIn("rank 0 holds most, ", text)
+        self.assertIn("working memory", text)
+        self.assertNotIn("holds most", self.text("simulate", "--costs", "costs.json"))
+
+
+class Compare(PlanningTestCase):
+    """Two programs side by side."""
+
+    def setUp(self):
+        super().setUp()
+        self.write_json("table.json", HOMOGENEOUS)
+        for name, memory in (("small.txt", 8), ("large.json", 1000)):
+            self.text(
+                *("simulate", "--costs", "table.json", "--memory", memory, "--program", name)
+            )
+
+    def test_json(self):
+        answer = self.answer("simulate", "small.txt", "--compare", "large.json")
+        for side, name in (("a", "small.txt"), ("b", "large.json")):
+            alone = self.answer("simulate", name)
+            figures = answer[side]
+            self.assertEqual(figures["title"], name)
+            self.assertEqual(figures["step"], alone["step"])
+            self.assertEqual(figures["peak_bytes"], [alone["ranks"][0]["peak_bytes"]])
+            self.assertEqual(
+                sum(figures["instructions"].values()), alone["ranks"][0]["instructions"]
+            )
+        self.assertGreater(answer["a"]["recomputed_forwards"], 0)
+        self.assertEqual(answer["b"]["recomputed_forwards"], 0)
+
+    def test_text_and_pictures(self):
+        text = self.text(
+            *("simulate", "small.txt", "--compare", "large.json"),
+            *("--svg", "both.svg", "--html", "both.html"),
+        )
+        self.assertTrue(text.startswith("A: small.txt\nB: large.json\n"), text)
+        for needle in ("B - A", "peak of rank 0", "recomputed forwards", "of them forward"):
+            self.assertIn(needle, text)
+        svg = self.assert_svg("both.svg")
+        self.assertIn("A: small.txt", svg)
+        self.assertIn("B: large.json", svg)
+        page = self.assert_html("both.html")
+        self.assertEqual(len(page["steps"]), 2)
+        self.assertEqual(page["differences"]["headings"][1:3], ["A", "B"])
+
+    def test_a_recipe_beside_itself_under_a_limit(self):
+        answer = self.answer(
+            *("simulate", "recipe.toml", "--costs", "costs.json", "--memory", self.least),
+            *("--compare", "recipe.toml"),
+        )
+        self.assertEqual(answer["a"]["peak_bytes"], [self.least])
+        self.assertEqual(answer["b"]["peak_bytes"], [self.unlimited])
+
+    def test_what_does_not_go_together(self):
+        compare = ["simulate", "small.txt", "--compare", "large.json"]
+        self.assert_refused([*compare, "--trace", "both.json"], "--trace", "--compare")
+        self.assert_refused([*compare, "--peak"], "--peak", "--compare")
+        self.assert_refused([*compare, "--memory", "6"], "small.txt", "--memory")
+        self.assert_refused(["simulate", "small.txt", "--compare", "nowhere.txt"], "nowhere.txt")
+        self.assert_refused(["simulate", "small.txt", "--compare", ""], "--compare", "empty")
+        self.assert_refused(["simulate", "--compare", "small.txt"], "recipe", "--costs")
+        bare = ["simulate", "--schedule", "gpipe", "--ranks", 2, "--micro-batches", 4]
+        bare += ["--forward", 1, "--backward", 2]
+        self.assert_refused([*bare, "--compare", "small.txt"], "--compare", "--program")
+        self.assert_refused([*bare, "--peak"], "--peak", "bare numbers")
+        self.text(*bare, "--program", "bare.json")
+        self.assert_refused(["simulate", "bare.json", "--peak"], "--peak", "bare.json")
+        for pair in (("small.txt", "bare.json"), ("bare.json", "small.txt")):
+            self.assert_refused(
+                ["simulate", pair[0], "--compare", pair[1]], "bare.json", "bare numbers"
+            )
+
+    def test_bare_numbers_have_no_units(self):
+        for schedule in ("gpipe", "zb-h1"):
+            self.text(
+                *("simulate", "--schedule", schedule, "--ranks", 4, "--micro-batches", 8),
+                *("--forward", 1, "--backward", 2, "--program", schedule + ".txt"),
+                *("--svg", schedule + ".svg", "--html", schedule + ".html"),
+            )
+        self.assertIn("step 33 predicted", self.assert_svg("gpipe.svg"))
+        self.assertTrue(self.assert_html("gpipe.html")["is_bare"])
+        text = self.text("simulate", "gpipe.txt", "--compare", "zb-h1.txt")
+        self.assertRegex(text, r"step +33 +27 +-6 +0\.82")
+        self.assertNotIn("peak", text)
+
+
 class BadInput(PlanningTestCase):
     def test_limits_that_are_none(self):
         commands = (

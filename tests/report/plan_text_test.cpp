@@ -100,6 +100,21 @@ TEST(PlanText, TitleHasTheDescription) {
   EXPECT_EQ(plan_title(table, plan_of(table, Recompute::None)), "none");
 }
 
+// What was predicted is no part of it: the picture may be of what was measured.
+TEST(PlanText, TitleOfSeveralRanksIsWhatWasDecided) {
+  config::PlanOptions options{
+      .micro_batches = 2, .recompute = "all", .pipeline = 2, .schedule = "1f1b"};
+  const CostTable table = small_table(3);
+  const Outcome outcome = plan::make_plan({.options = options}, table, plan::Machine());
+  const std::string title = plan_title(table, outcome);
+  EXPECT_EQ(title.substr(0, title.find(", cut")), "1f1b on 2 ranks, 2 micro-batches");
+  EXPECT_NE(title.find(" forwards recomputed"), std::string::npos) << title;
+  for (const char* text : {"; step ", "peak", "bubble"}) {
+    EXPECT_EQ(title.find(text), std::string::npos) << title;
+    EXPECT_NE(plan_line(outcome).find(text), std::string::npos) << plan_line(outcome);
+  }
+}
+
 TEST(PlanText, OverheadIsOverOrUnder) {
   const auto text = [](double step, double unlimited) {
     return overhead_text(Outcome{.step_s = step, .unlimited_s = unlimited});

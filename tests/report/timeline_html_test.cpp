@@ -95,10 +95,14 @@ TEST(TimelineHtml, KnowsTheLanesBetweenRanks) {
   const json data = embedded_data(timeline_html({"", program, predicted}));
   const json& rank = data["ranks"][1];
   EXPECT_EQ(rank["resources"], (json{"compute", "link to rank 0", "inlet from rank 0"}));
-  const json lanes = {{{"name", "rank 1"}, {"is_low", false}},
-                      {{"name", "to rank 0"}, {"is_low", true}},
-                      {{"name", "from rank 0"}, {"is_low", true}}};
-  EXPECT_EQ(rank["lanes"], lanes);
+  const std::vector<std::pair<std::string, bool>> lanes = {
+      {"rank 1", false}, {"to rank 0", true}, {"from rank 0", true}};
+  ASSERT_EQ(rank["lanes"].size(), lanes.size());
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    EXPECT_EQ(rank["lanes"][i]["name"], lanes[i].first);
+    EXPECT_EQ(rank["lanes"][i]["is_low"], lanes[i].second);
+    EXPECT_EQ(rank["lanes"][i]["is_empty"], false);
+  }
   const auto& instructions = program.ranks[1].instructions;
   for (size_t i = 0; i < instructions.size(); ++i) {
     const size_t op = rank["instructions"]["op"][i];
@@ -107,6 +111,68 @@ TEST(TimelineHtml, KnowsTheLanesBetweenRanks) {
   EXPECT_EQ(data["sums"]["transfers"][0]["name"], "send");
   EXPECT_GT(data["computing"]["predicted"], 0.5);
   EXPECT_LT(data["computing"]["predicted"], 1);
+}
+
+TEST(TimelineHtml, TheHeadingIsWhatWasMeasured) {
+  const Program program = example_program({});
+  const Timeline predicted = program::simulate(program);
+  const Timeline measured = example_measurement(program);
+  const std::string html = timeline_html({"A step", program, predicted, &measured});
+  EXPECT_EQ(embedded_data(html)["heading"], "A step; step 128.2 ms measured");
+  EXPECT_NE(html.find("<title>A step; step 128.2 ms measured</title>"), std::string::npos);
+  EXPECT_EQ(embedded_data(timeline_html({"A step", program, predicted}))["heading"],
+            "A step; step 124.0 ms predicted");
+}
+
+TEST(TimelineHtml, LanesThatDoNothingAreKnown) {
+  Program program = pipeline_program(2);
+  program.ranks[0].instructions.push_back(
+      {.op = program::Op::Drop, .resource = {program::ResourceKind::Disk, 0}});
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  for (const json& lane : data["ranks"][0]["lanes"]) {
+    EXPECT_EQ(lane["is_empty"], lane["name"] == "disk 0") << lane;
+  }
+}
+
+TEST(TimelineHtml, HasTheBubblesOfEachRank) {
+  const Program program = pipeline_program(4);
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  const json& bubbles = data["ranks"][0]["sides"]["predicted"]["bubbles"];
+  EXPECT_EQ(bubbles["share"], " (23.2% idle)");
+  ASSERT_EQ(bubbles["start"].size(), 4u);
+  EXPECT_EQ(bubbles["start"][0], 12'000'000);
+  EXPECT_EQ(bubbles["end"][0], 22'000'000);
+}
+
+TEST(TimelineHtml, HasWhatIsAliveAtThePeakOfEachRank) {
+  const Program program = pipeline_program(2);
+  const Timeline predicted = program::simulate(program);
+  const json data = embedded_data(timeline_html({"", program, predicted}));
+  for (size_t r = 0; r < 2; ++r) {
+    const json& peak = data["ranks"][r]["alive_at_peak"];
+    EXPECT_EQ(peak["bytes"], predicted.ranks[r].peak_bytes);
+    EXPECT_EQ(peak["instruction"], predicted.ranks[r].peak_instruction);
+    EXPECT_EQ(peak["values"][0], (json{"k0", "fixed", "parameters", -1, 60 * kExampleMiB}));
+  }
+}
+
+TEST(TimelineHtml, SaysWhatNamesOfValuesMean) {
+  const Program program = pipeline_program(2);
+  const Timeline predicted = program::simulate(program);
+  const json names = embedded_data(timeline_html({"", program, predicted}))["names"];
+  EXPECT_EQ(names[0], (json{"3.0", "in a bar: layer 3, micro-batch 0"}));
+  EXPECT_EQ(names[1], (json{"x3.0", "what enters layer 3, micro-batch 0"}));
+}
+
+// A button or a box is reached by keys, without any script of ours.
+TEST(TimelineHtml, RanksAreChosenByBoxes) {
+  const std::string_view page = timeline_page(), script = timeline_tables_script();
+  EXPECT_NE(page.find("<fieldset class=\"ranks\" hidden>"), std::string_view::npos);
+  EXPECT_NE(page.find("<button class=\"all\">All</button>"), std::string_view::npos);
+  EXPECT_NE(script.find("box.type = 'checkbox'"), std::string_view::npos);
+  EXPECT_NE(script.find("showRank(r, box.checked)"), std::string_view::npos);
 }
 
 TEST(TimelineHtml, NamesCannotBreakOut) {
@@ -151,8 +217,10 @@ TEST(TimelineHtml, LoadsNothing) {
 }
 
 TEST(TimelineHtml, NoTextBecomesMarkup) {
-  for (const std::string_view script :
-       {timeline_chart_script(), timeline_pointer_script(), timeline_tables_script()}) {
+  for (const std::string_view script : {timeline_chart_script(),
+                                        timeline_pointer_script(),
+                                        timeline_tables_script(),
+                                        timeline_steps_script()}) {
     for (const char* way_in : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
       EXPECT_EQ(script.find(way_in), std::string_view::npos) << way_in;
     }

@@ -152,19 +152,6 @@ TEST(TimelineSvg, ALimitFarAboveIsWrittenInsteadOfDrawn) {
   EXPECT_EQ(svg.find("limit"), std::string::npos);
 }
 
-TEST(TimelineSvg, EachResourceHasItsLane) {
-  Program program = example_program({.ranks = 2});
-  auto& instructions = program.ranks[1].instructions;
-  instructions[1].resource = {program::ResourceKind::Copy, 1};
-  instructions[2].resource = {program::ResourceKind::Link, 0};
-  instructions[3].resource = {program::ResourceKind::Inlet, 0};
-  const std::string svg = draw(program);
-  for (const char* lane : {">rank 0<", ">rank 1<", ">copy 1<", ">to rank 0<", ">from rank 0<"}) {
-    EXPECT_EQ(count_of(svg, lane), 1u) << lane;
-  }
-  EXPECT_EQ(count_of(svg, ">measured</text>"), 6u);  // five lanes and the name of a curve
-}
-
 // The y and height of each lane's background, from top to bottom.
 std::vector<std::pair<double, double>> lanes_of(const std::string& svg) {
   const std::regex lane("y=\"([0-9.]+)\" width=\"964.0\" height=\"([0-9.]+)\" fill=\"#f3f4f6\"");
@@ -173,6 +160,60 @@ std::vector<std::pair<double, double>> lanes_of(const std::string& svg) {
     lanes.push_back({std::stod((*it)[1]), std::stod((*it)[2])});
   }
   return lanes;
+}
+
+TEST(TimelineSvg, EachResourceHasItsLane) {
+  Program program = example_program({.ranks = 2});
+  auto& instructions = program.ranks[1].instructions;
+  instructions[1].resource = {program::ResourceKind::Copy, 1};
+  instructions[2].resource = {program::ResourceKind::Link, 0};
+  instructions[3].resource = {program::ResourceKind::Inlet, 0};
+  const std::string svg = draw(program);
+  for (const char* lane : {">rank 0<", ">rank 1 (", ">copy 1<", ">to rank 0<", ">from rank 0<"}) {
+    EXPECT_EQ(count_of(svg, lane), 1u) << lane;
+  }
+  EXPECT_EQ(count_of(svg, ">measured"), 6u);  // five lanes and the name of a curve
+}
+
+TEST(TimelineSvg, WhatDoesNothingTakesNoRoom) {
+  Program program = example_program({.ranks = 2});
+  for (program::Instruction& instruction : program.ranks[1].instructions) {
+    instruction.seconds = 0;
+  }
+  program.ranks[0].instructions.push_back(
+      {.op = program::Op::Drop, .resource = {program::ResourceKind::Copy, 1}});
+  const std::string svg = draw(program, false);
+  EXPECT_EQ(lanes_of(svg).size(), 1u);
+  EXPECT_EQ(svg.find(">copy 1"), std::string::npos);
+  EXPECT_EQ(svg.find(">rank 1<"), std::string::npos);
+  EXPECT_NE(svg.find(">rank 1 memory<"), std::string::npos);  // it still holds something
+}
+
+TEST(TimelineSvg, BubblesAreMarkedAndTheirShareIsInTheLabel) {
+  const Program program = pipeline_program(4);
+  const Timeline timeline = program::simulate(program);
+  const std::string svg = draw(program, false);
+  const size_t marked = count_of(svg, "fill=\"url(#idle)\"><title>idle for ");
+  EXPECT_EQ(marked, 5u);
+  EXPECT_EQ(count_of(svg, "<pattern id=\"idle\""), 1u);
+  EXPECT_EQ(count_of(svg, ">bubble: idle between its first and last work<"), 1u);
+  EXPECT_EQ(count_of(svg, ">rank 0 (23.2% idle)<"), 1u);
+  const std::string whole = draw(example_program({}), false);
+  EXPECT_EQ(whole.find("idle for"), std::string::npos);
+  EXPECT_EQ(whole.find("bubble"), std::string::npos);
+}
+
+TEST(TimelineSvg, SaysWhatNamesOfValuesMean) {
+  const std::string svg = draw(pipeline_program(2), false);
+  EXPECT_EQ(count_of(svg, ">w3.0</text>"), 1u);
+  EXPECT_EQ(count_of(svg, ">what enters layer 3, micro-batch 0</text>"), 1u);
+  EXPECT_EQ(svg.find(">q.0</text>"), std::string::npos);  // it holds nothing
+}
+
+TEST(TimelineSvg, WhatWasMeasuredComesFirst) {
+  const Program program = example_program({});
+  EXPECT_NE(draw(program, true).find(">step 128.2 ms measured, 124.0 ms predicted (ratio 1.03)"),
+            std::string::npos);
 }
 
 TEST(TimelineSvg, WhatGoesBetweenRanksIsInLowLanesBelowTheirWork) {

@@ -2,33 +2,13 @@
 
 #include <algorithm>
 
+#include "penstock/report/memory_events.h"
+
 namespace penstock::report {
 
 namespace {
 
 using program::MemoryPoint;
-
-struct Event {
-  double seconds = 0;
-  size_t instruction = 0;
-  bool is_start = false;
-  bool is_release = false;  // the end of an instruction that took time
-};
-
-// As simulate() has it: at one moment ends come before starts, and instructions that take no time
-// begin and end in the order of the list.
-std::vector<Event> events_in_order(const program::RankTimeline& timeline) {
-  std::vector<Event> events;
-  for (size_t i = 0; i < timeline.spans.size(); ++i) {
-    const program::Span& span = timeline.spans[i];
-    events.push_back({span.start, i, true, false});
-    events.push_back({span.end, i, false, span.end > span.start});
-  }
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return a.seconds != b.seconds ? a.seconds < b.seconds : a.is_release > b.is_release;
-  });
-  return events;
-}
 
 HeldBytes held_during(const program::Span& span, const std::vector<MemoryPoint>& curve) {
   const auto starts_later = std::upper_bound(
@@ -58,7 +38,7 @@ std::vector<HeldBytes> predicted_bytes(const program::RankProgram& rank,
                                        const program::RankTimeline& predicted) {
   std::vector<HeldBytes> all(rank.instructions.size());
   int64_t held = rank.persistent_bytes() + rank.bytes_of(rank.given);
-  for (const Event& event : events_in_order(predicted)) {
+  for (const MemoryEvent& event : memory_events(predicted)) {
     const program::Instruction& instruction = rank.instructions[event.instruction];
     HeldBytes& around = all[event.instruction];
     if (event.is_start) {

@@ -58,11 +58,16 @@ void add_rows_that_take_time(const std::array<OpRow, kNumBarKinds>& by_kind, Ste
   }
 }
 
+// What a table shows.
+struct Shown {
+  bool has_measured = false, is_bare = false;
+};
+
 // A cell for each of predicted, measured and ratio, or for the prediction alone.
-void add_cells(SecondsPair seconds, bool has_measured, std::vector<std::string>& cells) {
-  cells.push_back(format_seconds(seconds.predicted));
-  if (has_measured) {
-    cells.push_back(format_seconds(seconds.measured));
+void add_cells(SecondsPair seconds, Shown shown, std::vector<std::string>& cells) {
+  cells.push_back(time_text(seconds.predicted, shown.is_bare));
+  if (shown.has_measured) {
+    cells.push_back(time_text(seconds.measured, shown.is_bare));
     cells.push_back(ratio_text(seconds.predicted, seconds.measured));
   }
 }
@@ -75,8 +80,8 @@ void add_columns(const std::string& what, bool has_measured, std::vector<Column>
   }
 }
 
-std::string layer_table(const StepPicture& picture, const StepSums& sums) {
-  const bool has_measured = picture.measured != nullptr;
+std::string layer_table(const StepPicture& picture, const StepSums& sums, Shown shown) {
+  const bool has_measured = shown.has_measured;
   std::vector<Column> columns = {
       {"layer"}, {"forwards", Align::Right}, {"recomputed", Align::Right}, {"kept"}};
   add_columns("forward", has_measured, columns);
@@ -88,25 +93,25 @@ std::string layer_table(const StepPicture& picture, const StepSums& sums) {
                                       std::to_string(row.num_forwards),
                                       std::to_string(row.num_again),
                                       kept_text(picture, i, row)};
-    add_cells(row.forward, has_measured, cells);
-    add_cells(row.backward, has_measured, cells);
+    add_cells(row.forward, shown, cells);
+    add_cells(row.backward, shown, cells);
     table.add_row(cells);
   }
   table.add_rule();
   std::vector<std::string> cells = {"all layers", "", "", ""};
-  add_cells(sums.forward, has_measured, cells);
-  add_cells(sums.backward, has_measured, cells);
+  add_cells(sums.forward, shown, cells);
+  add_cells(sums.backward, shown, cells);
   table.add_row(cells);
   return table.text();
 }
 
-std::string total_table(const StepSums& sums, bool has_measured) {
+std::string total_table(const StepSums& sums, Shown shown) {
   std::vector<Column> columns = {{""}};
-  add_columns("predicted", has_measured, columns);
+  add_columns("predicted", shown.has_measured, columns);
   Table table(columns);
   const auto add_total = [&](const std::string& name, SecondsPair seconds) {
     std::vector<std::string> cells = {name};
-    add_cells(seconds, has_measured, cells);
+    add_cells(seconds, shown, cells);
     table.add_row(cells);
   };
   add_total("forward", sums.forward);
@@ -218,10 +223,11 @@ std::string kept_text(const StepPicture& picture, size_t layer, const LayerRow& 
 
 std::string measured_beside_predicted(const StepPicture& picture) {
   const StepSums sums = step_sums(picture);
+  const Shown shown = {picture.measured != nullptr, is_bare(picture.program)};
   std::string out = picture.title.empty() ? "" : picture.title + "\n\n";
-  out += layer_table(picture, sums) + "\n";
-  out += total_table(sums, picture.measured != nullptr) + "\n";
-  return out + peak_table(picture);
+  out += layer_table(picture, sums, shown) + "\n";
+  out += total_table(sums, shown);
+  return shown.is_bare ? out : out + "\n" + peak_table(picture);
 }
 
 }  // namespace penstock::report

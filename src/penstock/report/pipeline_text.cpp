@@ -98,10 +98,9 @@ std::string sent_text(const plan::Outcome& outcome) {
 
 }  // namespace
 
-std::string pipeline_line(const plan::Outcome& outcome) {
+std::string pipeline_title(const plan::Outcome& outcome) {
   const config::PlanOptions& options = outcome.plan.options;
   const bool is_pipeline = options.pipeline > 1;
-  const int64_t limit_bytes = outcome.limit_bytes();
   return cat(replicas_text(outcome.program),
              is_pipeline ? cat(options.schedule, " on ", options.pipeline, " ranks, ") : "",
              outcome.micro_batches(),
@@ -110,7 +109,13 @@ std::string pipeline_line(const plan::Outcome& outcome) {
              delay_text(outcome),
              "; ",
              outcome.recomputed_forwards,
-             " forwards recomputed; peak ",
+             " forwards recomputed");
+}
+
+std::string pipeline_line(const plan::Outcome& outcome) {
+  const int64_t limit_bytes = outcome.limit_bytes();
+  return cat(pipeline_title(outcome),
+             "; peak ",
              format_bytes(outcome.most_peak_bytes()),
              limit_bytes > 0 ? cat(" of ", format_bytes(limit_bytes)) : "",
              "; step ",

@@ -7,6 +7,10 @@
 
 namespace penstock::report {
 
+// What was decided, and nothing of what is predicted.
+std::string pipeline_title(const plan::Outcome& outcome);
+
+// That, and what it is predicted to take.
 std::string pipeline_line(const plan::Outcome& outcome);
 
 // Which rank lacks how much, and what holds most there.

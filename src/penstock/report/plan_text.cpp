@@ -106,14 +106,15 @@ std::string plan_line(const plan::Outcome& outcome) {
 }
 
 std::string plan_title(const plan::CostTable& costs, const plan::Outcome& outcome) {
-  if (has_several_ranks(outcome)) {
-    return pipeline_line(outcome);
-  }
   const int64_t limit = outcome.limit_bytes();
+  const std::string within = limit > 0 ? cat(" within ", format_bytes(limit)) : "";
+  if (has_several_ranks(outcome)) {
+    return pipeline_title(outcome) + within;
+  }
   return cat(costs.description,
              costs.description.empty() ? "" : "; ",
              outcome.plan.options.recompute,
-             limit > 0 ? cat(" within ", format_bytes(limit)) : "");
+             within);
 }
 
 std::string does_not_fit(const plan::Outcome& outcome) {

@@ -14,8 +14,8 @@ namespace penstock::report {
 // recomputed; peak 598.1 MiB of 600.0 MiB; step 1.2 s, 21.4 % of it bubble".
 std::string plan_line(const plan::Outcome& outcome);
 
-// For pictures. One rank: the table's description, if there is one, and the limit; several: the
-// line.
+// For pictures, which say themselves what was predicted and what was measured. One rank: the table's
+// description, if there is one; several: what was decided. And the limit.
 std::string plan_title(const plan::CostTable& costs, const plan::Outcome& outcome);
 
 // One line: what is missing, what binds, what to try.

@@ -1,12 +1,15 @@
 #include "penstock/report/step_picture.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <set>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
+#include "penstock/base/units.h"
 
 namespace penstock::report {
 
@@ -111,6 +114,46 @@ void check_picture(const StepPicture& picture) {
   }
 }
 
+bool is_bare(const program::Program& program) {
+  const auto has_bytes = [](const program::RankProgram& rank) {
+    return std::any_of(rank.values.begin(),
+                       rank.values.end(),
+                       [](const program::Value& value) { return value.bytes > 0; }) ||
+           std::any_of(rank.instructions.begin(),
+                       rank.instructions.end(),
+                       [](const Instruction& one) { return one.working_bytes > 0; });
+  };
+  return std::none_of(program.ranks.begin(), program.ranks.end(), has_bytes);
+}
+
+std::string time_text(double seconds, bool is_bare) {
+  if (!is_bare) {
+    return format_seconds(seconds);
+  }
+  std::array<char, 32> buffer;
+  std::snprintf(buffer.data(), buffer.size(), "%.6g", seconds);
+  return buffer.data();
+}
+
+std::string percent_text(double share) {
+  return cat(format_number(std::round(1000 * share) / 10), "%");
+}
+
+std::string step_noun(const program::Program& program) {
+  return program.is_evaluation() ? "evaluation"
+         : program.updates == 1  ? "step"
+                                 : cat(program.updates, " updates");
+}
+
+std::string heading_text(const StepPicture& picture) {
+  return cat(picture.title,
+             picture.title.empty() ? "" : "; ",
+             step_noun(picture.program),
+             " ",
+             time_text(picture.last().seconds, is_bare(picture.program)),
+             picture.measured != nullptr ? " measured" : " predicted");
+}
+
 const BarStyle& bar_style(BarKind kind) {
   return kStyles[static_cast<size_t>(kind)];
 }
@@ -175,6 +218,19 @@ std::string lane_name(const program::Program& program, size_t rank, program::Res
     default:
       return resource_name(program, resource);
   }
+}
+
+bool is_empty_lane(const StepPicture& picture, size_t rank, program::Resource resource) {
+  const std::vector<Instruction>& list = picture.program.ranks[rank].instructions;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const bool takes_time =
+        duration(picture.predicted.ranks[rank].spans[i]) > 0 ||
+        (picture.measured != nullptr && duration(picture.measured->ranks[rank].spans[i]) > 0);
+    if (list[i].resource == resource && takes_time) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool is_low_lane(program::Resource resource) {

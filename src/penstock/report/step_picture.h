@@ -18,11 +18,30 @@ struct StepPicture {
   const program::Program& program;
   const program::Timeline& predicted;
   const program::Timeline* measured = nullptr;  // of the same program
+  // Axes at least this long: that of another picture beside it.
+  double shown_seconds = 0;
+  int64_t shown_bytes = 0;
+
+  const program::Timeline& last() const { return measured != nullptr ? *measured : predicted; }
 };
 
 // Throws InternalError unless each timeline has a span for every instruction, in order, with times
 // that can be drawn.
 void check_picture(const StepPicture& picture);
+
+// Nothing in it has bytes: a pipeline of bare numbers, whose times have no unit.
+bool is_bare(const program::Program& program);
+
+// "12.3 ms"; where there is no unit the number alone.
+std::string time_text(double seconds, bool is_bare);
+
+std::string percent_text(double share);  // "12.3%"
+
+// "step", "evaluation", "3 updates": what the time from beginning to end is of.
+std::string step_noun(const program::Program& program);
+
+// The title, and how long the step took; how long it is predicted to take where it was not measured.
+std::string heading_text(const StepPicture& picture);
 
 // A recomputed forward is a kind of its own, whatever it keeps: it is the time that saving memory
 // costs.
@@ -70,6 +89,9 @@ std::string resource_name(const program::Program& program, program::Resource res
 
 // The name of a lane beside its bars: "rank 2" where several ranks compute, "to rank 3".
 std::string lane_name(const program::Program& program, size_t rank, program::Resource resource);
+
+// What does nothing that takes time, in either timeline, has no lane.
+bool is_empty_lane(const StepPicture& picture, size_t rank, program::Resource resource);
 
 // What goes between ranks is beside the work: its lanes are low.
 bool is_low_lane(program::Resource resource);

@@ -17,9 +17,12 @@ UnitAxis from_zero(double end, const char* unit, double unit_size) {
 }  // namespace
 
 UnitAxis time_axis(const StepPicture& picture) {
-  double end = picture.predicted.seconds;
+  double end = std::max(picture.predicted.seconds, picture.shown_seconds);
   if (picture.measured != nullptr) {
     end = std::max(end, picture.measured->seconds);
+  }
+  if (is_bare(picture.program)) {
+    return from_zero(end, "time", 1);
   }
   if (end < 2e-3) {
     return from_zero(end, "us", 1e-6);
@@ -41,7 +44,7 @@ bool shows_limit(const StepPicture& picture, size_t rank) {
 }
 
 UnitAxis bytes_axis(const StepPicture& picture) {
-  int64_t most = 0;
+  int64_t most = picture.shown_bytes;
   for (size_t rank = 0; rank < picture.program.ranks.size(); ++rank) {
     most = std::max(most, most_bytes(picture, rank));
     if (shows_limit(picture, rank)) {

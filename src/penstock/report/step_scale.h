@@ -18,7 +18,7 @@ struct UnitAxis {
   double position(double value) const { return axis.position(value / unit_size); }
 };
 
-// To the end of the longer timeline, in us, ms or s.
+// To the end of the longer timeline, in us, ms or s; of a bare program without a unit.
 UnitAxis time_axis(const StepPicture& picture);
 
 // The most that a rank holds, in either timeline.

@@ -88,4 +88,22 @@ std::string svg_line(double x1, double y1, double x2, double y2, std::string_vie
              "/>\n");
 }
 
+std::string svg_rect(double x, double y, double width, double height, std::string_view fill) {
+  return cat("<rect x=\"",
+             svg_pixels(x),
+             "\" y=\"",
+             svg_pixels(y),
+             "\" width=\"",
+             svg_pixels(width),
+             "\" height=\"",
+             svg_pixels(height),
+             "\" fill=\"",
+             fill,
+             "\"/>\n");
+}
+
+std::string svg_ink(std::string_view colour, std::string_view anchor) {
+  return cat("text-anchor=\"", anchor, "\" fill=\"", colour, "\"");
+}
+
 }  // namespace penstock::report

@@ -60,13 +60,16 @@ std::string tooltip(const BarLane& lane, size_t index) {
   if (instruction.op == Op::Forward) {
     text += cat(", keeps ", keep_name(lane.program, instruction));
   }
-  if (is_transfer(instruction.op)) {
+  if (is_transfer(instruction.op) && !lane.is_bare) {
     text += cat(", ", moved_bytes(lane.rank, instruction));
   }
   const program::Span& span = lane.spans[index];
-  text += cat("; at ", milliseconds(span.start), " for ", milliseconds(duration(span)));
+  const auto time = [&](double seconds) {
+    return lane.is_bare ? time_text(seconds, true) : milliseconds(seconds);
+  };
+  text += cat("; at ", time(span.start), " for ", time(duration(span)));
   if (lane.others != nullptr) {
-    text += cat(", ", lane.others_name, " ", milliseconds(duration((*lane.others)[index])));
+    text += cat(", ", lane.others_name, " ", time(duration((*lane.others)[index])));
   }
   return text;
 }
@@ -146,7 +149,7 @@ class LaneWriter {
     const double font = std::min(11.0, lane_.height - 3);
     const std::string label = bar_label(lane_, lane_.rank.instructions[index]);
     if (font >= kSmallestFont &&
-        kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 4) {
+        kLetterWidth * font * static_cast<double>(label.size()) <= right - left - 2) {
       bars_ += svg_text((left + right - kGap) / 2,
                         lane_.height / 2 + 0.35 * font,
                         cat("font-size=\"",

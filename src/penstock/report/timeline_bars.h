@@ -19,6 +19,7 @@ struct BarLane {
   const std::vector<program::Span>* others;  // of the other timeline, or null
   std::string_view others_name;              // "measured"
   program::Resource resource;
+  bool is_bare = false;                   // without units and bytes
   double height = 0;                      // pixels
   std::function<double(double)> pixel_x;  // of seconds
 };

@@ -6,14 +6,16 @@ namespace penstock::report {
 std::string_view timeline_chart_script() {
   return R"js(
 'use strict';
-const $ = id => document.getElementById(id);
-const data = JSON.parse($('data').textContent);
+// One step, in a copy of the page's template.
+function stepPage(data, root, isAlone) {
+const $ = name => root.querySelector('.' + name);
 const SIDES = 'measured' in data.step ? ['predicted', 'measured'] : ['predicted'];
-const END = Math.max(1, ...SIDES.map(side => data.step[side]));
+const END = Math.max(1, data.shown.time, ...SIDES.map(side => data.step[side]));
 
-// Text of numbers. Times are nanoseconds.
+// Text of numbers. Times are nanoseconds; of bare numbers they are ticks, and have no unit.
 
 function time(ns) {  // four digits
+  if (data.is_bare) return '' + +(ns / data.ticks_per_second).toPrecision(6);
   if (ns === 0) return '0 ms';
   const [size, unit] = ns < 1e6 ? [1e3, 'us'] : ns < 1e9 ? [1e6, 'ms'] : [1e9, 's'];
   const before = Math.floor(Math.log10(Math.max(1, ns / size))) + 1;
@@ -71,33 +73,44 @@ function keeps(rank, i) {
 // for each rank; all share the time axis, of which `view` is shown.
 
 const view = {from: 0, to: END};
-let width = 0, height = 0, left = 0, lanesBottom = 0, lanes = [], panels = [], colours = {};
-let hover = null;  // {r, time, side, i}: rank, moment, instruction; i is -1 over a memory panel
+const hidden = new Set();  // ranks
+let allLanes = [], allPanels = [], lanes = [], panels = [];  // of these, those of ranks that are shown
+let width = 0, height = 0, left = 0, lanesBottom = 0, colours = {};
+let hover = null;  // {r, time, side, i, bubble}: rank, moment, instruction or -1, bubble or null
 
 function xOf(ns) { return left + (ns - view.from) / (view.to - view.from) * (width - left); }
 function timeAt(x) { return view.from + (x - left) / (width - left) * (view.to - view.from); }
 
+// What does nothing has no lane.
 function makeLanes() {
   data.ranks.forEach((rank, r) => rank.lanes.forEach((lane, resource) => {
+    if (lane.is_empty) return;
     for (const side of SIDES) {
       const {start, duration} = rank.sides[side];
       const items = [...start.keys()].filter(
           i => rank.instructions.resource[i] === resource && duration[i] > 0);
-      const alone = data.ranks.length === 1 && rank.lanes.length === 1;
-      lanes.push({r, rank, side, resource, start, duration, items, isLow: lane.is_low,
-                  label: alone || side === 'measured' ? side : lane.name});
+      const alone = data.ranks.length === 1 && rank.lanes.filter(one => !one.is_empty).length === 1;
+      const bubbles = lane.has_bubbles ? rank.sides[side].bubbles : {share: '', start: [], end: []};
+      allLanes.push({r, rank, side, resource, start, duration, items, bubbles, isLow: lane.is_low,
+                     label: (alone || side === 'measured' ? side : lane.name) + bubbles.share});
     }
   }));
   const most = Math.max(...data.ranks.map(rank => Math.max(
       rank.shows_limit ? rank.limit : 0, ...SIDES.map(side => rank.sides[side].peak))));
-  panels = data.ranks.map((rank, r) => ({
-    r, rank, most: 1.1 * Math.max(1, most),
+  allPanels = data.is_bare ? [] : data.ranks.map((rank, r) => ({
+    r, rank, most: 1.1 * Math.max(1, most, data.shown.bytes),
     resident: rank.residents.reduce((sum, one) => sum + one.bytes, 0)}));
+  takeShown();
+}
+function takeShown() {
+  lanes = allLanes.filter(lane => !hidden.has(lane.r));
+  panels = allPanels.filter(panel => !hidden.has(panel.r));
+  hover = null;
 }
 
 function layout() {
   width = $('chart').clientWidth;
-  left = width < 760 ? 96 : 132;
+  left = width < 760 ? 128 : 160;
   const count = lanes.reduce((sum, lane) => sum + (lane.isLow ? .25 : 1), 0), many = count > 16;
   const high = many ? 13 : count > 4 ? 20 : 28, low = many ? 9 : 12;
   let y = 24;
@@ -115,7 +128,8 @@ function layout() {
   }
   height = y + 20;
   const style = getComputedStyle(document.documentElement);
-  for (const name of ['ink', 'faint', 'grid', 'lane', 'predicted', 'area', 'measured'])
+  for (const name of ['ink', 'faint', 'grid', 'lane', 'predicted', 'area', 'measured',
+                      'hatch'])
     colours[name] = style.getPropertyValue('--' + name).trim();
 }
 
@@ -160,7 +174,7 @@ function lastAt(count, numberAt, value) {
 // The picture.
 
 function drawTimeAxis(g) {
-  const [size, unit] = END < 2e6 ? [1e3, 'us'] : END < 1e10 ? [1e6, 'ms'] : [1e9, 's'];
+  const [size, unit] = data.is_bare ? [data.ticks_per_second, 'time'] : END < 2e6 ? [1e3, 'us'] : END < 1e10 ? [1e6, 'ms'] : [1e9, 's'];
   for (const tick of ticks(view.from, view.to, size, (width - left) / 90)) {
     const x = Math.round(xOf(tick.value)) + .5;
     line(g, x, 20, x, lanesBottom, colours.grid);
@@ -196,6 +210,26 @@ function drawBar(g, lane, i, x1, x2) {
     write(g, label, (from + to - 1) / 2, lane.y + lane.h / 2 + 1, kind.text, 'center');
 }
 
+// Hatched, where they can be seen: a measured step has thousands between instructions.
+let hatch = null;
+function drawBubbles(g, lane) {
+  const {start, end} = lane.bubbles;
+  for (let k = 0; k < start.length; ++k) {
+    const x1 = Math.max(left, xOf(start[k])), x2 = Math.min(width, xOf(end[k]));
+    if (x2 - x1 < 1.5) continue;
+    g.fillStyle = hatch = hatch || hatchPattern(g);
+    g.fillRect(x1, lane.y, x2 - x1, lane.h);
+  }
+}
+function hatchPattern(g) {
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = 8;
+  const t = tile.getContext('2d');
+  t.lineWidth = 1.5;
+  for (const by of [-8, 0, 8]) line(t, by, 8, by + 8, 0, colours.hatch);
+  return g.createPattern(tile, 'repeat');
+}
+
 // Bars narrower than half a pixel are drawn together, in the colour that takes most of their time.
 function drawLane(g, lane) {
   const {start, duration, items} = lane, kinds = lane.rank.instructions.kind;
@@ -209,6 +243,7 @@ function drawLane(g, lane) {
   };
   g.fillStyle = colours.lane;
   g.fillRect(left, lane.y, width - left, lane.h);
+  drawBubbles(g, lane);
   const first = Math.max(0, lastAt(items.length, k => start[items[k]], view.from));
   for (let k = first; k < items.length && start[items[k]] <= view.to; ++k) {
     const i = items[k], x1 = xOf(start[i]), x2 = xOf(start[i] + duration[i]);

@@ -12,4 +12,7 @@ namespace penstock::report {
 
 std::string timeline_html(const StepPicture& picture);
 
+// The page with a title and data: that of a step (timeline_data.h), or of several as "steps".
+std::string filled_page(const std::string& title, const std::string& data);
+
 }  // namespace penstock::report

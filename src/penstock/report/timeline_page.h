@@ -9,14 +9,14 @@
 namespace penstock::report {
 
 // Marks in the page, each there once and in this order.
-inline constexpr std::string_view kTitleMark = "@TITLE@";  // escaped text goes here
-inline constexpr std::string_view kDataMark = "@DATA@";    // JSON without "<"
-inline constexpr std::string_view kScriptMark =
-    "@SCRIPT@";  // the three scripts, in the order below
+inline constexpr std::string_view kTitleMark = "@TITLE@";    // escaped text goes here
+inline constexpr std::string_view kDataMark = "@DATA@";      // JSON without "<"
+inline constexpr std::string_view kScriptMark = "@SCRIPT@";  // the scripts, in the order below
 
 std::string_view timeline_page();
 std::string_view timeline_chart_script();
 std::string_view timeline_pointer_script();
 std::string_view timeline_tables_script();
+std::string_view timeline_steps_script();
 
 }  // namespace penstock::report

@@ -29,7 +29,8 @@ function numbersTable(rows) {
 }
 function valueText(rank, ids) {
   const shown = ids.slice(0, 12).map(
-      id => rank.values.names[id] + ' (' + bytes(rank.values.bytes[id]) + ')');
+      id => rank.values.names[id] +
+            (data.is_bare ? '' : ' (' + bytes(rank.values.bytes[id]) + ')'));
   return shown.join(', ') + (ids.length > 12 ? ' and ' + (ids.length - 12) + ' more' : '');
 }
 function instructionTip(tip, rank, r, i) {
@@ -43,8 +44,8 @@ function instructionTip(tip, rank, r, i) {
   if (kind === 'recomputed forward') where.push('recomputed');
   tip.append(element('h3', describe(rank, i)), element('p', where.join(' \u00b7 ')));
   const of = column => side => rank.sides[side][column][i];
-  tip.append(numbersTable([
-    ['start', time, of('start'), false], ['duration', time, of('duration'), true],
+  const times = [['start', time, of('start'), false], ['duration', time, of('duration'), true]];
+  tip.append(numbersTable(data.is_bare ? times : [...times,
     ['held before', bytes, of('before'), true], ['held during', bytes, of('during'), true],
     ['held after', bytes, of('after'), true]]));
   const values = element('dl');
@@ -64,13 +65,18 @@ function momentTip(tip, rank, r, ns) {
   }
   tip.append(running);
 }
+function bubbleTip(tip, r, [start, end]) {
+  tip.append(element('h3', 'idle for ' + time(end - start)),
+             element('p', 'rank ' + r + ' \u00b7 from ' + time(start) + ' to ' + time(end)));
+}
 function showTip(clientX, clientY) {  // beside the pointer, and below the bars it is about
   const tip = $('tip');
   tip.hidden = !hover;
   if (!hover) return;
   tip.replaceChildren();
   const rank = data.ranks[hover.r];
-  if (hover.i >= 0) instructionTip(tip, rank, hover.r, hover.i);
+  if (hover.bubble) bubbleTip(tip, hover.r, hover.bubble);
+  else if (hover.i >= 0) instructionTip(tip, rank, hover.r, hover.i);
   else momentTip(tip, rank, hover.r, hover.time);
   const box = tip.getBoundingClientRect();
   const beside = clientX + 16 + box.width > innerWidth - 8 ? clientX - 16 - box.width
@@ -90,7 +96,10 @@ function pointAt(event) {
   hover = null;
   if (x >= left && lane) {
     const i = instructionAt(lane, ns);
+    const k = lastAt(lane.bubbles.start.length, j => lane.bubbles.start[j], ns);
     if (i >= 0) hover = {r: lane.r, i, side: lane.side, time: ns};
+    else if (k >= 0 && ns <= lane.bubbles.end[k])
+      hover = {r: lane.r, i: -1, time: ns, bubble: [lane.bubbles.start[k], lane.bubbles.end[k]]};
   } else if (x >= left && panel) {
     hover = {r: panel.r, i: -1, time: ns};
   }
@@ -172,7 +181,8 @@ function listen() {
                 '[': () => stepInstruction(-1), ']': () => stepInstruction(1)};
   document.addEventListener('keydown', event => {
     const isOurs = !event.ctrlKey && !event.metaKey && !event.altKey &&
-                   !event.target.closest?.('.scroll');  // there, arrows scroll a table
+                   !event.target.closest?.('.scroll') &&  // there, arrows scroll a table
+                   (isAlone || !'[]'.includes(event.key) || root.contains(event.target));
     if (!isOurs || !keys[event.key]) return;
     keys[event.key]();
     event.preventDefault();
@@ -182,10 +192,12 @@ function listen() {
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
 }
 
-// page.html#zoom=0.2,0.4&hover=12&rank=0&side=measured: parts of the step, and an instruction.
+// page.html#zoom=0.2,0.4&ranks=0,2-3&hover=12&rank=0&side=measured: parts of the step, the ranks that
+// are shown, and an instruction.
 function followAddress() {
   const wanted = new URLSearchParams(location.hash.slice(1));
   const [from, to] = (wanted.get('zoom') || '0,1').split(',').map(Number);
+  if (wanted.has('ranks')) showOnly(wanted.get('ranks'));
   if (to > from) show(from * END, to * END);
   draw();
   if (!wanted.has('hover')) return;
