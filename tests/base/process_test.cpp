@@ -44,7 +44,7 @@ TEST(Process, IsRunningKnowsItsOwnHostAlone) {
   other = own;
   other.number = 1 << 23;  // larger than any
   EXPECT_EQ(is_running(other), std::optional(false));
-  for (std::string ProcessId::* field :
+  for (std::string ProcessId::*field :
        {&ProcessId::host, &ProcessId::boot, &ProcessId::pid_namespace}) {
     other = own;
     other.*field += "x";
@@ -83,7 +83,9 @@ TEST(Process, MayTakeTheMachinesMemoryAtMost) {
 
 TEST(Process, MayAllocateWhatUlimitLeaves) {
   EXPECT_TRUE(holds_in_a_child([] {
-    struct rlimit limit {RLIM_INFINITY, RLIM_INFINITY};
+    struct rlimit limit {
+      RLIM_INFINITY, RLIM_INFINITY
+    };
     ::getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = rlim_t{1} << 40;
     if (::setrlimit(RLIMIT_AS, &limit) != 0) {

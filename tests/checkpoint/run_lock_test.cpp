@@ -13,6 +13,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+
 #include "support/error_text.h"
 #include "support/temp_folder.h"
 

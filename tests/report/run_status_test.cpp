@@ -10,6 +10,7 @@
 
 #include "penstock/base/file.h"
 #include "penstock/base/process.h"
+
 #include "support/temp_folder.h"
 
 namespace penstock::report {

@@ -147,7 +147,8 @@ double process_seconds() {
   if (!(text >> up) || !start) {
     return 0;
   }
-  return std::max(0.0, up - static_cast<double>(*start) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
+  return std::max(0.0,
+                  up - static_cast<double>(*start) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
 int64_t resident_bytes() {
@@ -181,7 +182,8 @@ std::optional<MemoryCeiling> allocation_ceiling() {
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
       return;
     }
-    const int64_t left = std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - status_bytes(taken));
+    const int64_t left =
+        std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - status_bytes(taken));
     if (!least || left < least->bytes) {
       least = MemoryCeiling{left, what};
     }

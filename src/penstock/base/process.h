@@ -10,11 +10,11 @@ namespace penstock {
 
 // Tells processes apart, those of other hosts and of earlier starts of this one too.
 struct ProcessId {
-  std::string host;       // letters, digits, '.' and '_' alone, for it is part of names of files
-  std::string boot;       // of the host; hosts may share a name
+  std::string host;  // letters, digits, '.' and '_' alone, for it is part of names of files
+  std::string boot;  // of the host; hosts may share a name
   std::string pid_namespace;  // in which the number counts; containers have their own
   int64_t number = 0;
-  int64_t start = 0;      // in the clock ticks of the host; numbers come back
+  int64_t start = 0;  // in the clock ticks of the host; numbers come back
 
   bool operator==(const ProcessId&) const = default;
 };

@@ -81,9 +81,10 @@ void require_room(const config::Recipe& recipe,
   }
   // Threads share what their process has; it counts once.
   const bool counts = !group.shares_memory() || group.rank() == 0;
-  const double host =
-      static_cast<double>(std::hash<std::string>{}(this_process().host + this_process().boot) >> 12);
-  const std::vector<double> own{host, counts ? static_cast<double>(resident_bytes()) : 0, counts ? 1.0 : 0};
+  const double host = static_cast<double>(
+      std::hash<std::string>{}(this_process().host + this_process().boot) >> 12);
+  const std::vector<double> own{
+      host, counts ? static_cast<double>(resident_bytes()) : 0, counts ? 1.0 : 0};
   const std::vector<double> all =
       group.all_gather(std::span(own), [] { return std::string("the memory of all ranks"); });
   Need need{.processes = 0, .is_limited = recipe.plan.memory_bytes() > 0};

@@ -26,8 +26,8 @@ config::Recipe within_process_memory(config::Recipe recipe, int64_t ranks_here, 
 
 // The ranks of one host, put together.
 struct Need {
-  int64_t tensors = 0;    // the predicted peaks
-  int64_t resident = 0;   // what their processes have now
+  int64_t tensors = 0;   // the predicted peaks
+  int64_t resident = 0;  // what their processes have now
   int64_t processes = 1;
   bool is_limited = false;  // by plan.memory
 };
