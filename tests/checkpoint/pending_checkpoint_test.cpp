@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/process.h"
 #include "penstock/checkpoint/run_folder.h"
 #include "penstock/checkpoint/safetensors_writer.h"
 

@@ -8,6 +8,7 @@
 
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
+#include "penstock/model/described_layer.h"
 #include "penstock/model/gpt2/gpt2.h"
 #include "penstock/model/module_layer.h"
 #include "penstock/train/trainer.h"
@@ -112,6 +113,68 @@ TEST(OwnChainErrors, AModuleThatIsMadeOnceForAllChains) {
   EXPECT_NE(text.find("make modules inside the function that makes the chain"), std::string::npos)
       << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+// x * w by hand, with what a user may get wrong.
+class ScaleLayer final : public model::DescribedLayer {
+ public:
+  ScaleLayer(const std::string& save_mode, bool says_gradient)
+      : DescribedLayer(
+            "scale", {{.name = "scale.weight", .shape = {kWidth}}}, {{.name = save_mode}}),
+        says_gradient_(says_gradient) {}
+
+  model::Tensors forward(model::Weights weights,
+                         const model::Tensors& input,
+                         const model::Pass&,
+                         model::Saved*) const override {
+    return {input[0] * weights[0]};
+  }
+  model::Tensors backward(model::Weights weights,
+                          model::Gradients gradients,
+                          const model::Tensors& input,
+                          model::Saved,
+                          const model::Tensors& output_gradient,
+                          const model::Pass&) const override {
+    gradients[0].add_((input[0] * output_gradient[0]).flatten(0, -2).sum(0));
+    return {output_gradient[0] * weights[0]};
+  }
+  model::LayerSize size_for(const model::Shapes& inputs, at::ScalarType, int32_t) const override {
+    model::LayerSize size{.outputs = inputs, .kept_bytes = inputs[0].bytes()};
+    size.outputs[0].has_gradient = says_gradient_;
+    return size;
+  }
+
+ private:
+  bool says_gradient_;
+};
+
+Chain with_scale(const std::string& save_mode, bool says_gradient) {
+  Chain chain;
+  chain.add(std::make_unique<ScaleLayer>(save_mode, says_gradient), {.reads = {"features"}});
+  chain.add(model::module_layer("b", torch::nn::Linear(kWidth, 7)));
+  return std::move(chain.end_with(label_loss(), {.targets = {"label"}}));
+}
+
+TEST(OwnChainErrors, NamesOfSaveModesGoIntoPrograms) {
+  for (const char* name : {"", "-", "nothing", "two words"}) {
+    const std::string text = message_of([&] { with_scale(name, true); });
+    EXPECT_EQ(text.find(cat("layer scale: a save mode cannot be called \"", name, "\"")), 0U)
+        << text;
+  }
+  EXPECT_EQ(message_of([] { with_scale("all-of_it", true); }), "");
+}
+
+TEST(OwnChainErrors, ALayerThatLearnsNeedsAGradient) {
+  const auto train = [](bool says_gradient) {
+    return message_of([&] {
+      Trainer([&] { return with_scale("all", says_gradient); }, sequences(), recipe_for("gradient"))
+          .run();
+    });
+  };
+  EXPECT_EQ(train(true), "");
+  const std::string text = train(false);
+  EXPECT_EQ(text.find("layer scale has parameters that learn, and says that no gradient"), 0U)
+      << text;
 }
 
 Chain two_layers(model::LayerOptions first, model::LayerOptions second) {

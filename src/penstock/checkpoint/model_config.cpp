@@ -19,7 +19,10 @@ namespace fs = std::filesystem;
 std::string hugging_face_config(const config::ModelOptions& model, const std::string& tokenizer) {
   const std::optional<int64_t> end =
       tokenizer == "bytes" ? std::optional<int64_t>(data::kEndOfDocument) : std::nullopt;
-  return model::find_family(model.family).hugging_face_config(model, end).dump(2) + "\n";
+  const nlohmann::ordered_json json =
+      model::find_family(model.family).hugging_face_config(model, end);
+  // A family that Hugging Face does not have says nothing.
+  return (json.is_null() ? nlohmann::ordered_json::object() : json).dump(2) + "\n";
 }
 
 namespace {

@@ -35,7 +35,7 @@ class Dataset {
   // how many bytes of files that took.
   virtual int64_t check(int64_t part, int64_t parts) const;
 
-  // Tells this data from other data, cheaply: a run does not resume on other data.
+  // Tells this data from other data, cheaply: a run that resumes on other data warns.
   virtual std::string fingerprint() const = 0;
 
   // For people: "338,027 tokens"; "1,200 samples" unless a dataset says otherwise.

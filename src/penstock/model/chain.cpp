@@ -8,7 +8,9 @@
 #include <ATen/ATen.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/quote.h"
 #include "penstock/base/units.h"
+#include "penstock/program/program.h"
 
 namespace penstock::model {
 
@@ -32,6 +34,16 @@ Chain& Chain::add(std::unique_ptr<Layer> layer, LayerOptions options) {
                           ": lr_scale = ",
                           format_number(options.lr_scale),
                           "; it must be above 0, and is_frozen keeps weights as they are"));
+  }
+  for (const SaveMode& mode : layer->save_modes()) {
+    if (!program::is_mode_name(mode.name)) {
+      throw ConfigError(cat("layer ",
+                            name,
+                            ": a save mode cannot be called ",
+                            in_quotes(mode.name),
+                            "; a name has up to 64 letters, digits, _ and -, and is neither \"-\" "
+                            "nor \"nothing\""));
+    }
   }
   if (options.is_frozen && layer->can_skip_gradients()) {
     layer->freeze();
@@ -276,6 +288,9 @@ ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
                             " tensors, and its .writes names ",
                             places.size()));
     }
+    if (is_training) {
+      require_gradients_come_back(i, outputs);
+    }
     Shapes& tuple = shapes.edges[static_cast<size_t>(i) + 1];
     tuple.resize(static_cast<size_t>(edges_.widths[static_cast<size_t>(i) + 1]));
     for (size_t k = 0; k < places.size(); ++k) {
@@ -285,6 +300,24 @@ ChainShapes Chain::shapes_for(const std::map<std::string, TensorShape>& fields,
     }
   }
   return shapes;
+}
+
+// A layer that learns and says that no gradient comes back would be handed none.
+void Chain::require_gradients_come_back(int64_t i, const Shapes& outputs) const {
+  const std::vector<ParameterSpec> specs = parameters_of(i);
+  const bool learns = std::any_of(
+      specs.begin(), specs.end(), [](const ParameterSpec& spec) { return !spec.is_frozen; });
+  const bool comes_back = std::any_of(outputs.begin(), outputs.end(), [](const TensorShape& shape) {
+    return shape.has_gradient && c10::isFloatingType(shape.type);
+  });
+  if (learns && !comes_back) {
+    throw ConfigError(
+        cat("layer ",
+            layer(i).name(),
+            " has parameters that learn, and says that no gradient comes back for what "
+            "it makes; set TensorShape::has_gradient of an output of floating-point "
+            "numbers (token ids have none, and what is made of them may)"));
+  }
 }
 
 std::map<std::string, TensorShape> shapes_of(const Fields& fields) {

@@ -107,6 +107,7 @@ class Chain {
   bool is_own_ = false;
   std::vector<std::unique_ptr<Layer>> layers_;
   void require_agreement() const;
+  void require_gradients_come_back(int64_t i, const Shapes& outputs) const;
 
   struct Learning {
     double lr_scale = 1;

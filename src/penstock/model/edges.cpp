@@ -113,14 +113,15 @@ class Builder {
   void require_readers() const {
     for (const Element& element : elements_) {
       if (element.readers.empty()) {
-        throw ConfigError(cat("layer ",
-                              name_of(element.born),
-                              " makes \"",
-                              element.name,
-                              "\", which neither a later layer nor the loss reads",
-                              names_[static_cast<size_t>(element.born)].writes.empty()
-                                  ? "; without .writes a layer makes \"x\""
-                                  : ""));
+        throw ConfigError(cat(
+            "layer ",
+            name_of(element.born),
+            " makes \"",
+            element.name,
+            "\", which neither a later layer nor the loss reads: let one read it, or return fewer",
+            names_[static_cast<size_t>(element.born)].writes.empty()
+                ? "; without .writes a layer makes \"x\""
+                : ""));
       }
     }
   }

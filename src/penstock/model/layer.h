@@ -95,7 +95,7 @@ struct Pass {
 // What a layer's forward keeps for its backward: all that backward needs, or less, with the rest
 // recomputed in backward.
 struct SaveMode {
-  std::string name;           // letters, digits and dashes
+  std::string name;           // as program::is_mode_name() has it
   bool needs_output = false;  // what it keeps shares storage with the output
 };
 

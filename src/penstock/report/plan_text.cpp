@@ -92,6 +92,9 @@ std::string overhead_text(const plan::Outcome& outcome) {
 }
 
 std::string plan_line(const plan::Outcome& outcome) {
+  if (!outcome.is_feasible) {
+    return does_not_fit(outcome);
+  }
   if (has_several_ranks(outcome)) {
     return pipeline_line(outcome);
   }
