@@ -43,9 +43,8 @@ Argument& Argument::one_of(const std::vector<std::string>& values) {
 }
 
 Argument& Argument::not_empty() {
-  return checked_by([](const std::string& text) {
-    return std::string(text.empty() ? "must not be empty" : "");
-  });
+  return checked_by(
+      [](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
 
 Argument& Argument::checked_by(ValueCheck check) {
@@ -117,6 +116,12 @@ Argument Command::add_repeated(const std::string& name,
                                std::vector<std::string>& values,
                                const std::string& help) {
   return Argument(app_->add_option(name, values, help)->allow_extra_args(false));
+}
+
+Argument Command::add_list(const std::string& name,
+                           std::vector<std::string>& values,
+                           const std::string& help) {
+  return Argument(app_->add_option(name, values, help));
 }
 
 std::string Command::name() const {
