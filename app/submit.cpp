@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kScriptName = "job.sbatch";
-
 struct SubmitArguments {
   std::string recipe;
   std::vector<std::string> settings;
@@ -114,7 +112,7 @@ int submit(const SubmitArguments& arguments) {
   }
   require_no_job(job);
   require_writable_folder(job.run_folder + "/logs", "run.out");
-  const std::string file = cat(job.run_folder, "/", kScriptName);
+  const std::string file = cat(job.run_folder, "/", cluster::kScriptName);
   write_text_file(file, script);
   const std::string id = submit_script(file);
   log_info("job ", id, " is in the queue; its script is ", file);

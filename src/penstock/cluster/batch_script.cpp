@@ -11,6 +11,29 @@ namespace penstock::cluster {
 
 namespace {
 
+constexpr const char* kBefore = R"script(
+# Of a job that is asked to end, this shell stays until the ranks have saved. One that is cancelled is
+# not queued again; one that is preempted is queued again by Slurm itself.
+cancelled=
+trap 'cancelled=yes' TERM
+trap : USR1
+before=$(readlink "$run"/latest)
+)script";
+
+// A job that does not come to its first step in its time would be queued for ever.
+constexpr const char* kAfter = R"script(code=$?
+
+state=$(grep -o '"state": *"[a-z]*"' "$run"/status.json 2>/dev/null | head -n 1 | cut -d '"' -f 4)
+echo "job $SLURM_JOB_ID: penstock train ended with exit code $code, the run is ${state:-unknown}"
+if [ $code -eq 0 ] && [ "$state" = interrupted ] && [ -z "$cancelled" ]; then
+  if [ "$(readlink "$run"/latest)" = "$before" ]; then
+    echo "job $SLURM_JOB_ID: no step was saved in this time, so it is not queued again; give it more --hours"
+    exit 1
+  fi
+  exec scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $code)script";
+
 // In an #SBATCH line a name stands in double quotes; sbatch fills in what follows a % of --output.
 void require_plain(const std::string& what, const std::string& name) {
   for (const char letter : name) {
@@ -125,27 +148,9 @@ std::string batch_script(const BatchJob& job) {
   add_requests(job, lines);
   lines.add("");
   lines.add(cat("run=", shell_word(job.run_folder)));
-  lines.add(
-      "# Of a job that is asked to end, this shell stays until the ranks have saved. A job that is "
-      "cancelled");
-  lines.add("# is not queued again; one that is preempted is queued again by Slurm itself.");
-  lines.add("cancelled=");
-  lines.add("trap 'cancelled=yes' TERM");
-  lines.add("trap : USR1");
-  lines.add("");
+  lines.add(kBefore);
   lines.add(srun_line(job));
-  lines.add("code=$?");
-  lines.add("");
-  lines.add(
-      "state=$(sed -n 's/.*\"state\": *\"\\([a-z]*\\)\".*/\\1/p' \"$run\"/status.json 2>/dev/null "
-      "| head -n 1)");
-  lines.add(
-      "echo \"job $SLURM_JOB_ID: penstock train ended with exit code $code, the run is "
-      "${state:-unknown}\"");
-  lines.add("if [ $code -eq 0 ] && [ \"$state\" = interrupted ] && [ -z \"$cancelled\" ]; then");
-  lines.add("  exec scontrol requeue \"$SLURM_JOB_ID\"");
-  lines.add("fi");
-  lines.add("exit $code");
+  lines.add(kAfter);
   return lines.text();
 }
 

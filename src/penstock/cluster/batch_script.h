@@ -30,6 +30,9 @@ struct BatchJob {
 // What a job gives its run away by in Slurm's queue: "penstock:/home/me/runs/book".
 inline constexpr const char* kCommentPrefix = "penstock:";
 
+// Where the script stands, in the folder of the run.
+inline constexpr const char* kScriptName = "job.sbatch";
+
 // Throws ConfigError where a name has what Slurm would read as something else.
 std::string batch_script(const BatchJob& job);
 

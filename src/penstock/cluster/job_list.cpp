@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/base/units.h"
+#include "penstock/cluster/batch_script.h"
 #include "penstock/report/table.h"
 
 namespace penstock::cluster {
@@ -21,6 +23,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::streamoff kTailBytes = 1 << 16;
+constexpr const char* kFilesOfARun[] = {"status.json", "metrics.jsonl", kScriptName};
 
 std::string read_tail(const fs::path& file) {
   std::ifstream in(file, std::ios::binary | std::ios::ate);
@@ -79,6 +82,11 @@ std::string left_text(const QueuedJob& job) {
   return job.left_seconds ? format_seconds(static_cast<double>(*job.left_seconds)) : "no limit";
 }
 
+std::string age_text(int64_t seconds) {
+  return cat(seconds < 60 ? cat(seconds, " s") : format_seconds(static_cast<double>(seconds)),
+             " ago");
+}
+
 std::string queue_text(const QueuedJob& job) {
   const bool has_reason = !job.reason.empty() && job.reason != "None";
   return cat(job.state, has_reason ? cat(" (", job.reason, ")") : "");
@@ -116,7 +124,9 @@ RunProgress read_progress(const fs::path& run) {
 
 bool is_run(const fs::path& folder) {
   std::error_code error;
-  return fs::exists(folder / "status.json", error) || fs::exists(folder / "metrics.jsonl", error);
+  return std::any_of(std::begin(kFilesOfARun), std::end(kFilesOfARun), [&](const char* name) {
+    return fs::exists(folder / name, error);
+  });
 }
 
 std::vector<fs::path> list_runs(const fs::path& folder) {
@@ -168,9 +178,7 @@ std::string jobs_text(const std::vector<JobRow>& rows) {
                    progress.state.empty() ? "-" : progress.state,
                    progress.step ? format_count(*progress.step) : "-",
                    progress.loss ? number_text(*progress.loss) : "-",
-                   progress.age_seconds
-                       ? cat(format_seconds(static_cast<double>(*progress.age_seconds)), " ago")
-                       : "-",
+                   progress.age_seconds ? age_text(*progress.age_seconds) : "-",
                    row.job ? left_text(*row.job) : "-"});
   }
   return table.text();

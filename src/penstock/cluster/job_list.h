@@ -30,7 +30,7 @@ struct JobRow {
 
 RunProgress read_progress(const std::filesystem::path& run);
 
-// Whether the folder is of a run that has begun.
+// Whether the folder is of a run that has begun, or of which there has been a job.
 bool is_run(const std::filesystem::path& folder);
 
 // Runs directly below `folder`, by name.
