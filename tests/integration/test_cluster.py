@@ -13,7 +13,9 @@ class ClusterTestCase(cli.CliTestCase):
         (self.folder / "programs").mkdir()
 
     def run_without_slurm(self, *arguments):
-        return self.run_program(*arguments, env={**os.environ, "PATH": str(self.folder / "programs")})
+        return self.run_program(
+            *arguments, env={**os.environ, "PATH": str(self.folder / "programs")}
+        )
 
 
 class Submit(ClusterTestCase):
@@ -27,7 +29,9 @@ class Submit(ClusterTestCase):
 
     def test_dry_run_prints_a_script_and_does_nothing_else(self):
         before = cli.snapshot(self.folder)
-        script = self.script("--nodes", "2", "--tasks", "4", "--partition", "short", "--set", "run.out=runs/a")
+        script = self.script(
+            "--nodes", "2", "--tasks", "4", "--partition", "short", "--set", "run.out=runs/a"
+        )
         self.assertEqual(cli.snapshot(self.folder), before)
         for line in (
             "#SBATCH --nodes=2",
@@ -38,7 +42,10 @@ class Submit(ClusterTestCase):
             f"#SBATCH --comment=penstock:{self.folder.resolve()}/runs/a",
         ):
             self.assertIn(f"\n{line}\n", script)
-        self.assertIn(f"  {os.path.realpath(cli.PROGRAM)} train recipe.toml --set run.out=runs/a --resume auto\n", script)
+        self.assertIn(
+            f"  {os.path.realpath(cli.PROGRAM)} train recipe.toml --set run.out=runs/a --resume auto\n",
+            script,
+        )
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
     def test_a_task_for_each_gpu(self):
@@ -79,7 +86,10 @@ class Submit(ClusterTestCase):
         self.assert_fails(self.submit("--set", "train.step=3"), "train.steps")
 
     def test_words_of_sbatch(self):
-        for name, lines in (("squeue", "exit 0"), ("sbatch", "echo 'sbatch: error: no such partition' >&2; exit 1")):
+        for name, lines in (
+            ("squeue", "exit 0"),
+            ("sbatch", "echo 'sbatch: error: no such partition' >&2; exit 1"),
+        ):
             program = self.folder / "programs" / name
             program.write_text(f"#!/bin/sh\n{lines}\n")
             program.chmod(0o755)
@@ -102,7 +112,9 @@ class Jobs(ClusterTestCase):
         self.assertEqual(self.jobs(), [("runs/a", None, 2), ("runs/b", None, 6)])
 
     def test_folders_that_are_named(self):
-        self.assertEqual(self.jobs("elsewhere", "runs/a/"), [("elsewhere", None, 3), ("runs/a/", None, 2)])
+        self.assertEqual(
+            self.jobs("elsewhere", "runs/a/"), [("elsewhere", None, 3), ("runs/a/", None, 2)]
+        )
 
     def test_table(self):
         result = self.run_without_slurm("jobs")
@@ -113,7 +125,9 @@ class Jobs(ClusterTestCase):
         self.assertIn(f"{loss:.4f}", lines[2])
 
     def test_no_runs(self):
-        result = self.run_program("jobs", cwd=self.folder / "programs", env={**os.environ, "PATH": ""})
+        result = self.run_program(
+            "jobs", cwd=self.folder / "programs", env={**os.environ, "PATH": ""}
+        )
         self.assertEqual((result.code, result.stdout), (0, ""), result)
         self.assertIn("no jobs, and no runs below runs/", result.stderr)
 

@@ -63,14 +63,17 @@ def setUpModule():
     if started.returncode != 0:
         for log in ("slurmctld.log", "slurmd.log"):
             with contextlib.suppress(FileNotFoundError):
-                sys.stderr.write("".join((pathlib.Path(folder) / log).read_text().splitlines(True)[-30:]))
+                sys.stderr.write(
+                    "".join((pathlib.Path(folder) / log).read_text().splitlines(True)[-30:])
+                )
         raise AssertionError("no cluster starts here")
     os.environ["SLURM_CONF"] = started.stdout.strip().split("SLURM_CONF=")[1]
 
 
 def training_lines(launcher, arguments):
     """The lines of a batch script that train and, where the run has been interrupted, queue the job again. Each
-    life of the job has a log of its own. The first would last for hours; one that goes on does MORE_STEPS."""
+    life of the job has a log of its own. The first would last for hours; one that goes on does MORE_STEPS.
+    """
     log = "life-${SLURM_RESTART_COUNT:-0}.txt"
     resume = "--resume auto"
     was_interrupted = """grep -q '"state": *"interrupted"' out/status.json"""
@@ -148,8 +151,9 @@ class SlurmTestCase(cli.CliTestCase):
 
     def assert_same_weights(self, first, second, step):
         for name in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same_file(f"{first}/step-{step:08d}/{name}", f"{second}/step-{step:08d}/{name}")
-
+            self.assert_same_file(
+                f"{first}/step-{step:08d}/{name}", f"{second}/step-{step:08d}/{name}"
+            )
 
     def state(self, job):
         shown = self.slurm("scontrol", "show", "job", job)
@@ -187,7 +191,8 @@ class Requeue(SlurmTestCase):
 
     def wait_until_done(self, job):
         self.wait(
-            lambda: self.state(job)[0] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
+            lambda: self.state(job)[0]
+            in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
             "the end of the job",
             2 * JOB_TIMEOUT_S,
         )
@@ -204,7 +209,9 @@ class Requeue(SlurmTestCase):
         straight = self.train(
             {**values, "train.steps": steps, "run.out": "straight"}, timeout=JOB_TIMEOUT_S
         )
-        self.assertEqual(cli.metric_losses(self.folder / "out"), list(enumerate(straight["losses"], 1)))
+        self.assertEqual(
+            cli.metric_losses(self.folder / "out"), list(enumerate(straight["losses"], 1))
+        )
         self.assert_same_weights("out", "straight", steps)
 
     def test_time_limit(self):
@@ -230,10 +237,21 @@ class Requeue(SlurmTestCase):
 class Submitted(SlurmTestCase):
     """What penstock submit makes of a run, and penstock jobs says of it."""
 
-    FLAGS = ("--tasks", "4", "--hours", "0.1", "--set", "plan.pipeline=4", "--set", "run.out=runs/a")
+    FLAGS = (
+        "--tasks",
+        "4",
+        "--hours",
+        "0.1",
+        "--set",
+        "plan.pipeline=4",
+        "--set",
+        "run.out=runs/a",
+    )
 
     def submit(self, steps):
-        result = self.run_program("submit", "recipe.toml", *self.FLAGS, "--set", f"train.steps={steps}")
+        result = self.run_program(
+            "submit", "recipe.toml", *self.FLAGS, "--set", f"train.steps={steps}"
+        )
         self.assertEqual(result.code, 0, result)
         return result.stdout.strip()
 
@@ -260,7 +278,9 @@ class Submitted(SlurmTestCase):
         self.assert_fails(again, f"job {job} (RUNNING) already is for", f"scancel {job}")
 
         self.slurm("scancel", f"--signal={WARNING}", job)
-        self.wait(lambda: self.state(job) == ("RUNNING", 1), "the job to be queued again and to start")
+        self.wait(
+            lambda: self.state(job) == ("RUNNING", 1), "the job to be queued again and to start"
+        )
         self.wait_for_more_steps(20)
 
         self.slurm("scancel", job)
@@ -281,7 +301,9 @@ class Submitted(SlurmTestCase):
 
         values = {"plan.pipeline": 4, "train.steps": steps, "run.out": "straight"}
         straight = self.train(values, timeout=JOB_TIMEOUT_S)
-        self.assertEqual(cli.metric_losses(self.folder / "runs/a"), list(enumerate(straight["losses"], 1)))
+        self.assertEqual(
+            cli.metric_losses(self.folder / "runs/a"), list(enumerate(straight["losses"], 1))
+        )
         self.assert_same_weights("runs/a", "straight", steps)
 
 
@@ -302,7 +324,12 @@ class TaskThatIsGone(SlurmTestCase):
         return found
 
     def check(self, number, victim):
-        values = {**PIPELINE, "train.steps": 20000, "run.save_every": 5, "run.timeout": self.TIMEOUT}
+        values = {
+            **PIPELINE,
+            "train.steps": 20000,
+            "run.save_every": 5,
+            "run.timeout": self.TIMEOUT,
+        }
         process = self.start_srun(4, {**values, "run.log_every": 1000})
         self.wait_for_steps(process, 6)
         os.kill(self.tasks()[victim], number)
@@ -350,6 +377,8 @@ class OneFolder(SlurmTestCase):
 if __name__ == "__main__":
     missing = find_slurm()
     if missing:
-        print(f"skipped: Slurm is not installed here (no {missing}); tools/local-slurm start installs it")
+        print(
+            f"skipped: Slurm is not installed here (no {missing}); tools/local-slurm start installs it"
+        )
         sys.exit(SKIPPED)
     cli.main()
