@@ -299,12 +299,9 @@ class Submitted(SlurmTestCase):
         self.assertIn("saved ", (logs / f"job-{last}-rank-0.txt").read_text())
         self.assertEqual((self.row()["state"], self.row()["step"]), ("finished", steps))
 
-        values = {"plan.pipeline": 4, "train.steps": steps, "run.out": "straight"}
-        straight = self.train(values, timeout=JOB_TIMEOUT_S)
-        self.assertEqual(
-            cli.metric_losses(self.folder / "runs/a"), list(enumerate(straight["losses"], 1))
-        )
-        self.assert_same_weights("runs/a", "straight", steps)
+        # Each step once; that they are those of a run without interruptions is for Requeue.
+        done = [step for step, _ in cli.metric_losses(self.folder / "runs/a")]
+        self.assertEqual(done, list(range(1, steps + 1)))
 
 
 class TaskThatIsGone(SlurmTestCase):
