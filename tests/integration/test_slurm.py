@@ -43,7 +43,13 @@ RECIPE = {
     "run.validate_every": 0,
 }
 PIPELINE = {"plan.pipeline": 4}
-GRID = {"plan.pipeline": 2, "plan.data": 2}
+# What is sharded, and how sums are made, decide in which order replicas add.
+GRID = {
+    "plan.pipeline": 2,
+    "plan.data": 2,
+    "plan.shard": "gradients",
+    "plan.collectives": "direct",
+}
 
 
 def find_slurm():
