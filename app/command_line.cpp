@@ -118,6 +118,12 @@ Argument Command::add_repeated(const std::string& name,
   return Argument(app_->add_option(name, values, help)->allow_extra_args(false));
 }
 
+Argument Command::add_list(const std::string& name,
+                           std::vector<std::string>& values,
+                           const std::string& help) {
+  return Argument(app_->add_option(name, values, help));
+}
+
 std::string Command::name() const {
   return app_->get_name();
 }

@@ -66,6 +66,10 @@ class Command {
   Argument add_repeated(const std::string& name,
                         std::vector<std::string>& values,
                         const std::string& help);
+  // All words that are left: RUN... without a flag.
+  Argument add_list(const std::string& name,
+                    std::vector<std::string>& values,
+                    const std::string& help);
   std::string name() const;
 
   Command& ends_with(const std::string& text);  // the last lines of its help

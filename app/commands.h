@@ -26,6 +26,8 @@ void add_describe_command(Command& app);
 void add_sample_command(Command& app);
 void add_lr_range_command(Command& app);
 void add_bench_command(Command& app);
+void add_submit_command(Command& app);
+void add_jobs_command(Command& app);
 void add_options_command(Command& app);
 
 }  // namespace penstock::app

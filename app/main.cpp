@@ -44,6 +44,8 @@ int run(int argc, char** argv) {
   add_sample_command(app);
   add_lr_range_command(app);
   add_bench_command(app);
+  add_submit_command(app);
+  add_jobs_command(app);
   add_options_command(app);
 
   int code = 0;

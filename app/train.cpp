@@ -7,6 +7,7 @@
 
 #include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
+#include "penstock/base/quote.h"
 #include "penstock/base/text.h"
 #include "penstock/base/units.h"
 #include "penstock/comm/launcher.h"
@@ -29,21 +30,6 @@
 namespace penstock::app {
 
 namespace {
-
-// As a shell takes it.
-std::string quote(const std::string& word) {
-  const bool is_plain = word.find_first_not_of(
-                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                            "0123456789_./=:,+-") == std::string::npos;
-  if (is_plain && !word.empty()) {
-    return word;
-  }
-  std::string quoted = "'";
-  for (const char letter : word) {
-    quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  }
-  return quoted + "'";
-}
 
 struct TrainArguments {
   std::string program;
@@ -148,21 +134,23 @@ std::string continue_hint(const TrainArguments& arguments,
   if (summary.checkpoint.empty()) {
     return "no step was done, so nothing was saved";
   }
-  std::string command = cat(
-      comm::launcher_words(), quote(arguments.program), " train ", quote(arguments.recipe.recipe));
+  std::string command = cat(comm::launcher_words(),
+                            shell_word(arguments.program),
+                            " train ",
+                            shell_word(arguments.recipe.recipe));
   for (const std::string& setting : arguments.recipe.settings) {
-    command += cat(" --set ", quote(setting));
+    command += cat(" --set ", shell_word(setting));
   }
   for (const auto& [key, text] : arguments.flags.given) {
-    command += cat(" ", config::find_option(key, "").flag(), " ", quote(text));
+    command += cat(" ", config::find_option(key, "").flag(), " ", shell_word(text));
   }
   if (!arguments.plan.empty()) {
-    command += cat(" --plan ", quote(arguments.plan));
+    command += cat(" --plan ", shell_word(arguments.plan));
   }
   if (arguments.ranks > 0) {
     command += cat(" --ranks ", arguments.ranks);
   }
-  return cat("continue with: ", command, " --resume ", quote(recipe.run.out));
+  return cat("continue with: ", command, " --resume ", shell_word(recipe.run.out));
 }
 
 // Measured beside predicted: the pictures that were asked for, and a table.

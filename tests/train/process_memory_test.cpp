@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
+
 #include "support/error_text.h"
 
 namespace penstock::train {
@@ -24,20 +25,23 @@ TEST(ProcessMemory, LeavesTensorsWhatLibrariesDoNotTake) {
   EXPECT_EQ(within_process_memory(recipe_with("", "1GiB"), 1, 100 * kMiB).plan.memory, "1GiB");
   const int64_t room = 1024 * kMiB - 100 * kMiB - kComputingBytes;
   EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 1, 100 * kMiB).plan.memory_bytes(), room);
-  EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 4, 100 * kMiB).plan.memory_bytes(), room / 4);
-  EXPECT_EQ(within_process_memory(recipe_with("1GiB", "60MiB"), 1, 100 * kMiB).plan.memory, "60MiB");
+  EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 4, 100 * kMiB).plan.memory_bytes(),
+            room / 4);
+  EXPECT_EQ(within_process_memory(recipe_with("1GiB", "60MiB"), 1, 100 * kMiB).plan.memory,
+            "60MiB");
 }
 
 TEST(ProcessMemory, WhatDoesNotGoIntoItIsRefused) {
-  EXPECT_EQ(error_text<ConfigError>(
-                [] { within_process_memory(recipe_with("100MiB"), 1, 100 * kMiB); }),
-            "run.process_memory = \"100MiB\" is less than the program takes without a model, about "
-            "148.0 MiB");
+  EXPECT_EQ(
+      error_text<ConfigError>([] { within_process_memory(recipe_with("100MiB"), 1, 100 * kMiB); }),
+      "run.process_memory = \"100MiB\" is less than the program takes without a model, about "
+      "148.0 MiB");
   const std::string text = error_text<ConfigError>(
       [] { within_process_memory(recipe_with("1GiB", "512MiB"), 2, 100 * kMiB); });
-  EXPECT_NE(text.find("plan.memory = \"512MiB\" does not go into run.process_memory = \"1GiB\", which "
-                      "leaves each of 2 ranks 438.0 MiB"),
-            std::string::npos)
+  EXPECT_NE(
+      text.find("plan.memory = \"512MiB\" does not go into run.process_memory = \"1GiB\", which "
+                "leaves each of 2 ranks 438.0 MiB"),
+      std::string::npos)
       << text;
 }
 
@@ -46,11 +50,13 @@ TEST(ProcessMemory, ANeedIsHeldAgainstTheHostAndUlimit) {
   const int64_t all = 600 * kMiB + kComputingBytes;
   EXPECT_EQ(missing_room(need, {all, "the machine's memory"}, std::nullopt), "");
   const std::string host = missing_room(need, {all - 1, "the cgroup's limit"}, std::nullopt);
-  EXPECT_EQ(host.find("does not fit: the step needs about 648.0 MiB (500.0 MiB for tensors, the rest for "
-                      "libraries), and the cgroup's limit is"),
-            0U)
+  EXPECT_EQ(
+      host.find("does not fit: the step needs about 648.0 MiB (500.0 MiB for tensors, the rest for "
+                "libraries), and the cgroup's limit is"),
+      0U)
       << host;
-  EXPECT_NE(host.find("; a plan.memory that leaves the ranks of this host 500.0 MiB"), std::string::npos)
+  EXPECT_NE(host.find("; a plan.memory that leaves the ranks of this host 500.0 MiB"),
+            std::string::npos)
       << host;
   const MemoryCeiling much{int64_t{1} << 50, "the machine's memory"};
   const int64_t from_now = 500 * kMiB + kComputingBytes;

@@ -27,4 +27,18 @@ std::string in_quotes(std::string_view text) {
   return out;
 }
 
+std::string shell_word(std::string_view word) {
+  const bool is_plain = word.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                            "0123456789_./=:,+-") == std::string_view::npos;
+  if (is_plain && !word.empty()) {
+    return std::string(word);
+  }
+  std::string quoted = "'";
+  for (const char letter : word) {
+    quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  }
+  return quoted + "'";
+}
+
 }  // namespace penstock

@@ -1,0 +1,36 @@
+#include "slurm.h"
+
+#include <unistd.h>
+
+#include "penstock/base/error.h"
+
+#include "other_program.h"
+
+namespace penstock::app {
+
+namespace {
+
+// What Slurm's program says; its failures are for the user to put right.
+std::string ask(const std::vector<std::string>& command) {
+  const ProgramOutput output = run_program(command);
+  if (output.code != 0) {
+    throw ConfigError(cat(command[0], " failed: ", output.complaint()));
+  }
+  return output.out;
+}
+
+}  // namespace
+
+std::vector<cluster::QueuedJob> queued_jobs() {
+  return cluster::read_queue(ask({"squeue",
+                                  "--noheader",
+                                  cat("--user=", ::getuid()),
+                                  cat("--format=", cluster::kQueueFormat)}));
+}
+
+std::string submit_script(const std::string& file) {
+  const std::string answer = ask({"sbatch", "--parsable", file});  // "12" or "12;cluster"
+  return answer.substr(0, answer.find_first_of(";\n"));
+}
+
+}  // namespace penstock::app

@@ -1,0 +1,110 @@
+#include "penstock/cluster/job_list.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/temp_folder.h"
+
+namespace penstock::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+
+class JobList : public ::testing::Test {
+ protected:
+  fs::path make_run(const std::string& name,
+                    const std::string& status,
+                    const std::string& metrics) {
+    const fs::path run = folder_.path() / name;
+    fs::create_directories(run);
+    if (!status.empty()) {
+      std::ofstream(run / "status.json") << status;
+    }
+    std::ofstream(run / "metrics.jsonl") << metrics;
+    return run;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(JobList, ReadsTheLastStepThatIsWhole) {
+  const fs::path run = make_run("a",
+                                R"({"state": "running", "step": 3})",
+                                "{\"step\": 1, \"loss\": 5.5, \"lr\": 0.1}\n"
+                                "{\"step\": 2, \"loss\": 5.25, \"lr\": 0.1}\n"
+                                "{\"step\": 2, \"validation_loss\": 5.0}\n"
+                                "{\"step\": 3, \"lo");
+  const RunProgress progress = read_progress(run);
+  EXPECT_EQ(progress.state, "running");
+  EXPECT_EQ(progress.step, 2);
+  EXPECT_EQ(progress.loss, 5.25);
+  EXPECT_TRUE(progress.age_seconds.has_value());
+}
+
+TEST_F(JobList, FindsTheLastStepOfLongFiles) {
+  std::string metrics;
+  for (int step = 1; step <= 5000; ++step) {
+    metrics += "{\"step\": " + std::to_string(step) + ", \"loss\": 2.5, \"lr\": 0.001}\n";
+  }
+  EXPECT_EQ(read_progress(make_run("long", "", metrics)).step, 5000);
+}
+
+TEST_F(JobList, KnowsNothingOfWhatIsNotThere) {
+  const RunProgress none = read_progress(folder_.path() / "none");
+  EXPECT_EQ(none.state, "");
+  EXPECT_EQ(none.step, std::nullopt);
+  EXPECT_EQ(none.age_seconds, std::nullopt);
+  const RunProgress odd =
+      read_progress(make_run("odd", "{\"state\": 3", "null\n[]\n\n{\"step\": 1}\n"));
+  EXPECT_EQ(odd.state, "");
+  EXPECT_EQ(odd.step, std::nullopt);
+  const RunProgress nan = read_progress(make_run("nan", "[]", "{\"step\": 7, \"loss\": null}\n"));
+  EXPECT_EQ(nan.step, 7);
+  EXPECT_EQ(nan.loss, std::nullopt);
+}
+
+TEST_F(JobList, ListsTheRunsOfAFolder) {
+  make_run("b", "{}", "");
+  make_run("a", "", "");
+  fs::create_directories(folder_.path() / "no run");
+  const std::vector<fs::path> runs = list_runs(folder_.path());
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].filename(), "a");
+  EXPECT_EQ(runs[1].filename(), "b");
+  EXPECT_TRUE(list_runs(folder_.path() / "none").empty());
+}
+
+TEST_F(JobList, JoinsTheQueueWithTheFolders) {
+  const fs::path queued =
+      make_run("queued", R"({"state": "interrupted"})", "{\"step\": 1200, \"loss\": 2.125}\n");
+  const fs::path done =
+      make_run("done", R"({"state": "finished"})", "{\"step\": 9, \"loss\": 1}\n");
+  const std::vector<QueuedJob> jobs = {
+      {"12", "PENDING", "Priority", 3600, queued.string()},
+      {"13", "RUNNING", "None", std::nullopt, (folder_.path() / "new").string()}};
+  const std::vector<JobRow> rows = join_jobs(jobs, {queued, done});
+  ASSERT_EQ(rows.size(), 3u);
+
+  const nlohmann::ordered_json json = jobs_json(rows);
+  EXPECT_EQ(json[0]["job"], "12");
+  EXPECT_EQ(json[0]["queue"], "PENDING");
+  EXPECT_EQ(json[0]["reason"], "Priority");
+  EXPECT_EQ(json[0]["left_seconds"], 3600);
+  EXPECT_EQ(json[0]["state"], "interrupted");
+  EXPECT_EQ(json[0]["step"], 1200);
+  EXPECT_EQ(json[0]["loss"], 2.125);
+  EXPECT_TRUE(json[1]["state"].is_null());
+  EXPECT_TRUE(json[1]["left_seconds"].is_null());
+  EXPECT_TRUE(json[2]["job"].is_null());
+  EXPECT_EQ(json[2]["run"], done.string());
+
+  const std::string text = jobs_text(rows);
+  for (const char* words : {"PENDING (Priority)", "1,200", "2.1250", "no limit", "finished"}) {
+    EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cluster
