@@ -40,6 +40,14 @@ class Mpi(unittest.TestCase):
             self.assertEqual(sorted(out.splitlines()), content, err)
             self.assertEqual(lines, [])
 
+    def test_a_process_may_run_several_jobs_one_after_the_other(self):
+        job = mpirun("traffic", "60", "3", ranks=3)
+        out, lines, err = self.finish(job)
+        self.assertEqual(job.returncode, 0, err)
+        content = [f"rank {rank} of 3 is content" for rank in range(3) for _ in range(3)]
+        self.assertEqual(sorted(out.splitlines()), content, err)
+        self.assertEqual(lines, [])
+
     def test_collectives_give_the_sums_and_send_what_the_formulas_say(self):
         for ranks in (2, 3, 4, 5, 7, 8, 9):
             job = mpirun("collectives", ranks=ranks)

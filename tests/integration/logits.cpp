@@ -17,7 +17,7 @@
 int main(int argc, char** argv) {
   using namespace penstock;
   const auto folder = checkpoint::resolve_checkpoint(argv[1]);
-  const config::Recipe recipe = checkpoint::verified_recipe(folder);
+  config::Recipe recipe = checkpoint::verified_recipe(folder);
   train::prepare_process(recipe);
   const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   model::Parameters parameters(chain, at::kFloat, /*seed=*/0);

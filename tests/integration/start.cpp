@@ -19,7 +19,7 @@
 
 int main(int argc, char** argv) {
   using namespace penstock;
-  const config::Recipe recipe =
+  config::Recipe recipe =
       config::load_recipe(argv[1], std::vector<std::string>(argv + 4, argv + argc));
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   train::prepare_process(recipe);

@@ -193,13 +193,16 @@ TEST(Edges, RefuseWhatIsMadeOnlyLater) {
 
 TEST(Edges, RefuseWhatNobodyReads) {
   EXPECT_EQ(refusal({{.writes = {"x", "spare"}}, {.reads = {"x"}}}),
-            "layer first makes \"spare\", which neither a later layer nor the loss reads");
+            "layer first makes \"spare\", which neither a later layer nor the loss reads: let one "
+            "read it, or return fewer");
   // Made again before anybody has read it.
   EXPECT_EQ(refusal({{}, {.reads = {"inputs"}}}),
-            "layer first makes \"x\", which neither a later layer nor the loss reads; without "
+            "layer first makes \"x\", which neither a later layer nor the loss reads: let one read "
+            "it, or return fewer; without "
             ".writes a layer makes \"x\"");
   EXPECT_EQ(refusal({{}, {.writes = {"logits"}}}, {.reads = {"field"}}),
-            "layer second makes \"logits\", which neither a later layer nor the loss reads");
+            "layer second makes \"logits\", which neither a later layer nor the loss reads: let "
+            "one read it, or return fewer");
 }
 
 }  // namespace penstock::model

@@ -225,7 +225,7 @@ void RunLock::require_held() const {
   if (text == token_) {
     return;
   }
-  throw FileError(
+  throw ConfigError(
       cat(file_.string(),
           text ? cat(" is now held by ", describe(parse_owner(*text))) : std::string(" is gone"),
           ", so this run, which stood still for too long, writes nothing more into the "
