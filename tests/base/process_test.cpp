@@ -1,11 +1,9 @@
 #include "penstock/base/process.h"
 
-#include <chrono>
 #include <cstring>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -52,14 +50,6 @@ TEST(Process, IsRunningKnowsItsOwnHostAlone) {
   }
 }
 
-TEST(Process, TellsHowLongItHasRun) {
-  const double before = process_seconds();
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const double after = process_seconds();
-  EXPECT_GE(after - before, 0.05);
-  EXPECT_LT(after, 3600);
-}
-
 TEST(Process, ResidentBytesFollowWhatIsTouched) {
   constexpr size_t kBytes = size_t{64} << 20;
   const int64_t before = resident_bytes();
@@ -68,6 +58,8 @@ TEST(Process, ResidentBytesFollowWhatIsTouched) {
   ASSERT_NE(memory, MAP_FAILED);
   std::memset(memory, 1, kBytes);
   EXPECT_GE(resident_bytes() - before, static_cast<int64_t>(kBytes) * 9 / 10);
+  EXPECT_GE(private_bytes(), static_cast<int64_t>(kBytes) * 9 / 10);
+  EXPECT_LE(private_bytes(), resident_bytes());
   ::munmap(memory, kBytes);
   EXPECT_LT(resident_bytes() - before, static_cast<int64_t>(kBytes) / 2);
   EXPECT_GE(peak_resident_bytes() - before, static_cast<int64_t>(kBytes) * 9 / 10);
@@ -87,13 +79,13 @@ TEST(Process, MayAllocateWhatUlimitLeaves) {
       RLIM_INFINITY, RLIM_INFINITY
     };
     ::getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = rlim_t{1} << 40;
+    limit.rlim_cur = rlim_t{1} << 50;  // sanitizers map terabytes
     if (::setrlimit(RLIMIT_AS, &limit) != 0) {
       return false;
     }
     const auto ceiling = allocation_ceiling();
-    return ceiling && ceiling->what == "ulimit -v" && ceiling->bytes < int64_t{1} << 40 &&
-           ceiling->bytes > int64_t{1} << 39;
+    return ceiling && ceiling->what == "ulimit -v" && ceiling->bytes < int64_t{1} << 50 &&
+           ceiling->bytes > int64_t{1} << 49;
   }));
   EXPECT_TRUE(holds_in_a_child([] {
     struct rlimit limit {};

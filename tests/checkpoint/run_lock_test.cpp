@@ -103,7 +103,7 @@ TEST_F(RunLockTest, AnotherHostThatTouchesItHasIt) {
       fs::last_write_time(file(), fs::file_time_type::clock::now());
     }
   });
-  const std::string text = refused();
+  const std::string text = refused({.heartbeat_s = 0.05, .stale_s = 20});
   ends = true;
   heart.join();
   EXPECT_NE(text.find("on host elsewhere, job 4711"), std::string::npos) << text;
@@ -116,9 +116,10 @@ TEST_F(RunLockTest, AnotherHostThatIsSilentLosesItInTime) {
     owner[key] = "other";
     owner["pid"] = ::getpid();  // says nothing there
     leave_lock(owner);
+    set_age(std::chrono::seconds(0));
     const auto began = std::chrono::steady_clock::now();
     { const RunLock lock(folder_.path(), kShort); }
-    EXPECT_GT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(500)) << key;
+    EXPECT_GT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(300)) << key;
   }
 }
 
@@ -142,7 +143,7 @@ TEST_F(RunLockTest, ALockThatSaysNothingIsOfAnUnknownHost) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     write_text_file(file(), "{}");
   });
-  const std::string error = refused();
+  const std::string error = refused({.heartbeat_s = 0.05, .stale_s = 20});
   heart.join();
   EXPECT_NE(error.find("is in use by another run; wait"), std::string::npos) << error;
 }
@@ -159,10 +160,15 @@ TEST_F(RunLockTest, ItsOwnerTouchesIt) {
 
 TEST_F(RunLockTest, WhoHasLostItSaysSoAndLeavesTheOtherAlone) {
   {
-    const RunLock lock(folder_.path());
+    const RunLock lock(folder_.path(), kShort);
+    EXPECT_FALSE(lock.was_lost());
     json other = dead_owner();
     other["host"] = "elsewhere";
     leave_lock(other);
+    for (int i = 0; i < 500 && !lock.was_lost(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(lock.was_lost());
     const std::string text = error_text<ConfigError>([&] { lock.require_held(); });
     EXPECT_NE(text.find("is now held by another run"), std::string::npos) << text;
     EXPECT_NE(text.find("on host elsewhere"), std::string::npos) << text;

@@ -90,11 +90,16 @@ class Interrupt(cli.CliTestCase):
     def test_sighup(self):
         self.check_signal(signal.SIGHUP)
 
+    def wait_for_steps(self, process, count):
+        deadline = time.monotonic() + cli.TIMEOUT_S
+        while not self.has_steps(count)() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self.assertIsNone(process.poll(), "ended by itself")
+
     def test_a_warning_and_then_the_end(self):
         """A batch system warns by SIGUSR1, and sends SIGTERM while the run still saves."""
-        process = cli.start("train", "recipe.toml", "--json", cwd=self.folder)
-        while not self.has_steps(20)():
-            time.sleep(0.002)
+        process = cli.start("train", "recipe.toml", "--json", "--set", "train.steps=1000000", cwd=self.folder)
+        self.wait_for_steps(process, 20)
         process.send_signal(signal.SIGUSR1)
         for _ in range(5):
             time.sleep(0.01)
@@ -107,17 +112,18 @@ class Interrupt(cli.CliTestCase):
 
     def test_nohup_is_meant(self):
         process = subprocess.Popen(
-            ["nohup", cli.PROGRAM, "train", "recipe.toml", "--json"],
+            ["nohup", cli.PROGRAM, "train", "recipe.toml", "--json", "--set", "train.steps=1000000"],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        while not self.has_steps(20)():
-            time.sleep(0.002)
+        self.wait_for_steps(process, 20)
         process.send_signal(signal.SIGHUP)
+        self.wait_for_steps(process, len(cli.metrics(self.folder / "out")) + 200)
+        process.send_signal(signal.SIGTERM)
         stopped = cli.finish(process, [])
-        self.assertIs(stopped.json()["interrupted"], False, stopped)
+        self.assertEqual(stopped.json()["stop_reason"], "SIGTERM", stopped)
 
     def status(self, folder="out"):
         return json.loads((self.folder / folder / "status.json").read_text())
@@ -131,13 +137,16 @@ class Interrupt(cli.CliTestCase):
         self.assertEqual(status["validation_loss"], summary["validation_loss"])
         self.assertEqual(status["peak_bytes"], summary["peak_bytes"])
         self.assertGreater(status["peak_rss_bytes"], status["peak_bytes"])
-        self.assertLessEqual(status["peak_rss_bytes"], summary["peak_rss_bytes"])
+        self.assertGreaterEqual(status["peak_rss_bytes"], summary["peak_rss_bytes"])  # written later
         self.assertEqual(status["checkpoint"], "out/step-00000020")
 
-        began = time.monotonic()
+        def is_under_way():
+            status = self.status()
+            return status["pid"] == self.process.pid and status["step"] > 20
+
         stopped = self.interrupt(
-            signal.SIGTERM, ["train", "recipe.toml", "--json", "--resume", "out", "--set", "train.steps=100000"],
-            lambda: time.monotonic() - began > 3)
+            signal.SIGTERM, ["train", "recipe.toml", "--json", "--resume", "out", "--set", "train.steps=1000000"],
+            is_under_way)
         running = self.seen_status
         self.assertEqual((running["state"], running["pid"]), ("running", self.process.pid), running)
         self.assertTrue(20 <= running["step"] <= 20 + len(stopped.json()["losses"]), running)
@@ -152,10 +161,11 @@ class Interrupt(cli.CliTestCase):
         self.assertIn(status["reason"], result.stderr)
 
     def test_hours(self):
-        straight = self.train({"run.out": "straight"})["losses"]
-        losses = []
+        steps = 3000  # about 7 s
+        straight = self.train({"run.out": "straight", "train.steps": steps})["losses"]
+        losses, stops = [], 0
         for round_number in range(100):
-            values = {"run.hours": 3 / 3600, "train.steps": self.STEPS}
+            values = {"run.hours": 2 / 3600, "train.steps": steps}
             began = time.monotonic()
             result = self.run_program("train", "recipe.toml", "--json", "--resume", "auto",
                                       *(word for key, value in values.items() for word in ("--set", f"{key}={value}")))
@@ -167,17 +177,20 @@ class Interrupt(cli.CliTestCase):
             status = self.status()
             if not summary["interrupted"]:
                 break
+            stops += 1
             self.assertEqual(summary["stop_reason"], "run.hours")
             self.assertEqual((status["state"], status["reason"]), ("interrupted", "run.hours"))
-            self.assertEqual(cli.checkpoint_damage(self.folder / summary["checkpoint"], len(losses)), "")
+            if summary["losses"]:
+                self.assertEqual(cli.checkpoint_damage(self.folder / summary["checkpoint"], len(losses)), "")
+        self.assertGreater(stops, 0)
         self.assertEqual(status["state"], "finished")
         self.assertEqual(losses, straight)
         # Once more: nothing is left to do.
-        again = self.train({}, "--resume", "auto")
+        again = self.train({"train.steps": steps}, "--resume", "auto")
         self.assertEqual(again["losses"], [])
 
     def test_save_minutes(self):
-        values = {"run.save_minutes": 0.5 / 60, "run.save_every": 0, "run.keep": 0, "train.steps": 2000}
+        values = {"run.save_minutes": 0.5 / 60, "run.save_every": 0, "run.keep": 0, "train.steps": 1000000}
         stopped = self.interrupt(
             signal.SIGINT,
             ["train", "recipe.toml", "--json",

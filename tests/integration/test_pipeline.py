@@ -836,6 +836,19 @@ class Interrupt(LongRun):
         self.assert_resumes(done)
 
     @needs_mpi
+    def test_a_warning_leaves_time(self):
+        """After SIGUSR1 ranks wait for each other as ever, here in steps of more than a second."""
+        values = {"model.width": 256, "model.context": 128, "train.batch": 36, "run.save_every": 0, "run.timeout": 60}
+        process = self.begin("mpi", values)
+        for rank in range(4):
+            os.kill(self.pid_of_rank(rank), signal.SIGUSR1)
+        stopped = cli.finish(process)
+        self.assertEqual(stopped.code, 0, stopped)
+        self.assertIn("stopped by SIGUSR1; continue with: mpirun -n 4 ", stopped.stderr, stopped)
+        self.assertEqual(stopped.errors(), [])
+        self.assertEqual(cli.checkpoint_steps(self.folder / "out"), [len(stopped.json()["losses"])])
+
+    @needs_mpi
     def test_mpi(self):
         # mpirun asks its ranks with SIGTERM and kills them a second later: time enough for a short
         # step and its save. The exit code is its own.

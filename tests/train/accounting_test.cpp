@@ -15,6 +15,7 @@
 #include <ATen/Parallel.h>
 
 #include "penstock/base/text.h"
+#include "penstock/checkpoint/run_lock.h"
 #include "penstock/comm/group.h"
 #include "penstock/model/family.h"
 #include "penstock/run/executor.h"
@@ -226,7 +227,7 @@ void take_steps(const config::Recipe& recipe,
                 int64_t first,
                 int64_t end,
                 std::set<plan::UpdateForm>& forms) {
-  const auto parts = make_trainer_parts(recipe, group, PlanSource(), family_subject());
+  const auto parts = make_trainer_parts(recipe, group, PlanSource(), family_subject(), nullptr);
   parts->optimizer.set_steps_done(first);
   const at::Tensor tokens = at::randint(
       recipe.model.vocabulary, {2, recipe.train.batch, recipe.model.context}, at::kLong);

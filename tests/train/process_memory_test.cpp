@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/text.h"
 
 #include "support/error_text.h"
 
@@ -25,6 +26,7 @@ TEST(ProcessMemory, LeavesTensorsWhatLibrariesDoNotTake) {
   EXPECT_EQ(within_process_memory(recipe_with("", "1GiB"), 1, 100 * kMiB).plan.memory, "1GiB");
   const int64_t room = 1024 * kMiB - 100 * kMiB - kComputingBytes;
   EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 1, 100 * kMiB).plan.memory_bytes(), room);
+  EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 1, 100 * kMiB).run.process_memory, "");
   EXPECT_EQ(within_process_memory(recipe_with("1GiB"), 4, 100 * kMiB).plan.memory_bytes(),
             room / 4);
   EXPECT_EQ(within_process_memory(recipe_with("1GiB", "60MiB"), 1, 100 * kMiB).plan.memory,
@@ -67,11 +69,14 @@ TEST(ProcessMemory, ANeedIsHeldAgainstTheHostAndUlimit) {
 }
 
 TEST(ProcessMemory, ProcessesOfOneHostAreAddedUp) {
-  const Need need{.tensors = 500 * kMiB, .resident = 400 * kMiB, .processes = 4};
+  const Need need{.tensors = 500 * kMiB, .resident = 400 * kMiB, .processes = 4, .ranks = 8};
   const int64_t all = 900 * kMiB + 4 * kComputingBytes;
   EXPECT_EQ(missing_room(need, {all, "the machine's memory"}, std::nullopt), "");
   const std::string text = missing_room(need, {all - 1, "the machine's memory"}, std::nullopt);
   EXPECT_NE(text.find("in 4 processes of this host"), std::string::npos) << text;
+  EXPECT_NE(text.find(cat("try plan.memory = \"", (500 * kMiB - 1) / 8 / 1024, "KiB\"")),
+            std::string::npos)
+      << text;
 }
 
 }  // namespace

@@ -232,13 +232,14 @@ std::string read_text_file(const fs::path& path) {
 namespace {
 
 // A file beside `path` that nobody else has: names of other processes, and of other hosts on a shared file
-// system, differ, and what is there already, a link too, is left alone.
+// system, differ, and what is there already, a link too, is left alone. Named as leftovers of runs are
+// (checkpoint/folder_ops.h).
 fs::path create_beside(const fs::path& path, std::string_view text, bool is_durable) {
   const ProcessId process = this_process();
   for (int number = 0;; ++number) {
     const fs::path temporary =
         path.parent_path() /
-        cat(".", path.filename().string(), ".tmp-", process.host, "-", process.number, "-", number);
+        cat(".tmp-", path.filename().string(), "-", number, "-", process.host, "-", process.number);
     const int descriptor =
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     constexpr int kTries = 1000;

@@ -8,11 +8,15 @@ namespace penstock {
 namespace {
 
 volatile sig_atomic_t caught_signal = 0;
+volatile sig_atomic_t kill_follows = 0;
 
 void on_signal(int number) {
   if (caught_signal == SIGINT && number == SIGINT) {
     ::signal(number, SIG_DFL);
     ::raise(number);
+  }
+  if (number == SIGINT || number == SIGTERM) {
+    kill_follows = 1;
   }
   if (caught_signal == 0 || number == SIGINT) {
     caught_signal = number;
@@ -38,6 +42,10 @@ void install_interrupt_handler() {
 
 bool was_interrupted() {
   return caught_signal != 0;
+}
+
+bool will_be_killed() {
+  return kill_follows != 0;
 }
 
 const char* interrupt_name() {

@@ -7,6 +7,8 @@ namespace penstock {
 
 void install_interrupt_handler();
 bool was_interrupted();
-const char* interrupt_name();  // of the first that came: "SIGINT"
+const char* interrupt_name();  // of the first that came, SIGINT before all: "SIGTERM"
+// SIGINT or SIGTERM came, after which whoever sent it soon kills; SIGUSR1 and SIGHUP leave time.
+bool will_be_killed();
 
 }  // namespace penstock

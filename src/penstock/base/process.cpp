@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -140,19 +139,12 @@ std::optional<bool> is_running(const ProcessId& process) {
   return !start || *start == process.start;
 }
 
-double process_seconds() {
-  std::istringstream text(read_system_file("/proc/uptime"));
-  double up = 0;
-  const std::optional<int64_t> start = start_of("self");
-  if (!(text >> up) || !start) {
-    return 0;
-  }
-  return std::max(0.0,
-                  up - static_cast<double>(*start) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
-}
-
 int64_t resident_bytes() {
   return status_bytes("VmRSS:");
+}
+
+int64_t private_bytes() {
+  return status_bytes("RssAnon:") + status_bytes("RssShmem:");
 }
 
 int64_t peak_resident_bytes() {

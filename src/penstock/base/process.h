@@ -1,5 +1,5 @@
-// This process as others see it, on its host and on a file system that hosts share: who it is, how long it
-// has run, how much memory it takes, and how much it may take.
+// This process as others see it, on its host and on a file system that hosts share: who it is, how much memory
+// it takes, and how much it may take.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,9 @@ std::string job_id();
 // Whether the process runs. Nothing: it is of another host, container or boot, where nobody here can look.
 std::optional<bool> is_running(const ProcessId& process);
 
-double process_seconds();  // since the process began
-
 int64_t resident_bytes();       // RAM that the process takes now
 int64_t peak_resident_bytes();  // the most so far
+int64_t private_bytes();  // of those now, without pages of files, which the kernel can take back
 
 struct MemoryCeiling {
   int64_t bytes = 0;

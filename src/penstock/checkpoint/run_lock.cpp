@@ -1,10 +1,12 @@
 #include "penstock/checkpoint/run_lock.h"
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <optional>
+#include <random>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
+#include "penstock/base/interrupt.h"
 #include "penstock/base/log.h"
 #include "penstock/checkpoint/folder_ops.h"
 
@@ -38,7 +41,8 @@ std::string owner_text() {
                                 {"started", utc_now()},
                                 {"boot", process.boot},
                                 {"pid_namespace", process.pid_namespace},
-                                {"process_start", process.start}}
+                                {"process_start", process.start},
+                                {"token", std::random_device{}()}}
              .dump() +
          "\n";
 }
@@ -78,17 +82,29 @@ std::string describe(const Owner& owner) {
              owner.started.empty() ? "" : cat(", since ", owner.started));
 }
 
-// What the file says; nothing when it is not there.
+// What the file says; nothing when it is not there. Read, not mapped: a file that another host deletes
+// meanwhile is an error then, and no signal.
 std::optional<std::string> read_if_there(const fs::path& file) {
-  try {
-    return read_text_file(file);
-  } catch (const FileError&) {
-    std::error_code error;
-    if (fs::exists(file, error) || error) {
-      throw;
-    }
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0 && (errno == ENOENT || errno == ESTALE)) {
     return std::nullopt;
   }
+  std::string text;
+  ssize_t got = -1;
+  if (descriptor >= 0) {
+    std::array<char, 4096> part{};
+    while ((got = ::read(descriptor, part.data(), part.size())) > 0) {
+      text.append(part.data(), static_cast<size_t>(got));
+    }
+  }
+  const int error = errno;
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (got < 0 && error != ESTALE) {
+    throw FileError(cat("cannot read ", file.string(), ": ", std::strerror(error)));
+  }
+  return got < 0 ? std::nullopt : std::optional(text);
 }
 
 // Of the file system's clock, for that of this host may differ.
@@ -105,6 +121,16 @@ void touch(const fs::path& file) {
   ::utimensat(AT_FDCWD, file.c_str(), nullptr, 0);
 }
 
+// While a run waits for its folder.
+void require_no_interrupt(const fs::path& folder) {
+  if (was_interrupted()) {
+    throw Error(ExitCode::Negative,
+                cat("stopped by ", interrupt_name(), " while waiting for ", folder.string()));
+  }
+}
+
+constexpr std::chrono::milliseconds kPause{200};
+
 // Contenders of one host one after the other, while they look and take.
 class OneAtATime {
  public:
@@ -113,7 +139,20 @@ class OneAtATime {
     if (descriptor_ < 0) {
       throw FileError(cat("cannot read ", folder.string(), ": ", std::strerror(errno)));
     }
-    ::flock(descriptor_, LOCK_EX);  // where the file system knows none, the link below decides
+    // Where the file system knows no such locks, the link below decides.
+    for (int tries = 0; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+         ++tries) {
+      if (tries == 5) {
+        log_info("another run is about to begin in ", folder.string(), "; waiting for it");
+      }
+      try {
+        require_no_interrupt(folder);
+      } catch (const Error&) {
+        ::close(descriptor_);
+        throw;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
   }
   ~OneAtATime() { ::close(descriptor_); }
   OneAtATime(const OneAtATime&) = delete;
@@ -123,6 +162,25 @@ class OneAtATime {
   int descriptor_;
 };
 
+// For file systems without hard links. Whoever reads the file before its text is there takes it for that of
+// an unknown host, which is watched.
+bool create_exclusively(const fs::path& file, const std::string& text) {
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor < 0 && errno == EEXIST) {
+    return false;
+  }
+  const bool is_written = descriptor >= 0 && ::write(descriptor, text.data(), text.size()) ==
+                                                 static_cast<ssize_t>(text.size());
+  const int error = errno;
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (!is_written) {
+    throw FileError(cat("cannot create ", file.string(), ": ", std::strerror(error)));
+  }
+  return true;
+}
+
 // Makes the file with this text, at once, unless there is one.
 bool create_lock(const fs::path& file, const std::string& text) {
   const fs::path temporary = temporary_path(file.parent_path(), kLockName);
@@ -131,10 +189,17 @@ bool create_lock(const fs::path& file, const std::string& text) {
   const bool is_made = ::link(temporary.c_str(), file.c_str()) == 0;
   const int error = errno;
   remove_path(temporary);
-  if (!is_made && error != EEXIST) {
-    throw FileError(cat("cannot create ", file.string(), ": ", std::strerror(error)));
+  if (is_made) {
+    return true;
   }
-  return is_made;
+  if (error == EEXIST) {
+    // A file server may have done it and lost the answer.
+    return read_if_there(file) == text;
+  }
+  if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
+    return create_exclusively(file, text);
+  }
+  throw FileError(cat("cannot create ", file.string(), ": ", std::strerror(error)));
 }
 
 // Takes away the lock that says `text`; one that has come in its place meanwhile is put back.
@@ -178,8 +243,10 @@ void wait_for_death(const fs::path& file, const std::string& text, const LockTim
              static_cast<int64_t>(times.stale_s - silent) + 1,
              " s to see whether it lives");
   }
-  for (constexpr double kPause = 0.2; silent < times.stale_s; silent += kPause) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(kPause));
+  for (const double began = now_seconds(), before = silent; silent < times.stale_s;
+       silent = before + now_seconds() - began) {
+    require_no_interrupt(file.parent_path());
+    std::this_thread::sleep_for(kPause);
     const std::optional<std::string> now = read_if_there(file);
     if (!now) {
       return;  // it has ended
@@ -213,6 +280,8 @@ void RunLock::beat() {
     try {
       if (read_if_there(file_) == token_) {
         touch(file_);
+      } else {
+        was_lost_ = true;
       }
     } catch (const FileError&) {
       // A file server that is away for a moment; require_held() says what is lost.

@@ -3,6 +3,7 @@
 // differ, and flock() is local to each on some shared file systems.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -25,7 +26,7 @@ class RunLock {
  public:
   // Holds the folder until destroyed. Where a process of this host has left its lock and is gone, it is taken
   // over at once; another host's is watched until it shows a heartbeat or is stale. Throws ConfigError, with
-  // who has the folder, when the owner lives.
+  // who has the folder, when the owner lives; Error (exit code 1) when this process is told to stop meanwhile.
   explicit RunLock(std::filesystem::path run_folder, LockTimes times = {});
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -35,6 +36,8 @@ class RunLock {
   // still for so long that it looked dead. To be asked before anything in the folder is replaced.
   void require_held() const;
   bool is_held() const;
+  // As the heartbeat has seen it. Costs nothing.
+  bool was_lost() const { return was_lost_; }
 
  private:
   void beat();
@@ -45,6 +48,7 @@ class RunLock {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_ending_ = false;
+  std::atomic<bool> was_lost_ = false;
   std::thread heart_;
 };
 

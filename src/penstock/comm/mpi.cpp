@@ -63,6 +63,7 @@ MpiCalls& start_mpi() {
 }  // namespace
 
 void run_mpi(const std::function<void(Group&)>& work) {
+  PENSTOCK_CHECK(ending == Ending::Done, "a job of MPI has failed in this process");
   MpiCalls& calls = start_mpi();
   ending = Ending::Abort;
   // mpirun asks with SIGTERM before it kills: time to say what was waited for.

@@ -44,10 +44,10 @@ class Pause {
   std::chrono::microseconds sleep_{20};
 };
 
-// How long a rank that is told to stop goes on waiting for a peer, which may be about to finish its
-// step. Open MPI's mpirun kills a second after it asks; others leave more time.
+// How long a rank that will be killed goes on waiting for a peer, which may be about to finish its
+// step. Open MPI's mpirun kills a second after it asks, Slurm by default after thirty.
 double seconds_to_stop() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ? 0.3 : 10;
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ? 0.3 : 20;
 }
 
 }  // namespace
@@ -234,7 +234,7 @@ void MpiGroup::poll(int32_t peer, const What& what, const Condition& is_met) {
       fail({ExitCode::Internal, line});
       throw Timeout(line);
     }
-    if (was_interrupted() && !asked_to_stop) {
+    if (will_be_killed() && !asked_to_stop) {
       asked_to_stop = seconds;
     }
     if (asked_to_stop && seconds - *asked_to_stop > seconds_to_stop_) {

@@ -504,17 +504,19 @@ std::vector<Option> make_table() {
              &RunOptions::timeout,
              {0.1, 1e6},
              "seconds that a rank waits for another before the run ends and says for what"),
-      number("run.hours",
-             run,
-             &RunOptions::hours,
-             {0, 1e6},
-             "wall time that the run may take: it saves in time and ends, to go on with --resume "
-             "auto; 0: no limit"),
+      number(
+          "run.hours",
+          run,
+          &RunOptions::hours,
+          {0, 1e6},
+          "wall time that the run may take from its beginning, planning included: it saves in time "
+          "and ends, to go on with --resume auto; 0: no limit"),
       bytes("run.process_memory",
             run,
             &RunOptions::process_memory,
-            "RAM that each rank's process may take, libraries and all; empty: its share of what "
-            "the cgroup allows"),
+            "RAM that each process of a CPU run may take, libraries and all: plan.memory is what "
+            "they "
+            "leave; empty: no limit but the machine's"),
       integer(
           "run.check_replicas",
           run,

@@ -381,6 +381,12 @@ void validate(const Recipe& recipe) {
                           run.device,
                           "\"; try run.graphs = \"auto\""));
   }
+  if (!run.process_memory.empty() && run.device == "cuda") {
+    throw ConfigError(
+        "run.process_memory is for run.device = \"cpu\": on a GPU plan.memory is the GPU's; leave "
+        "it "
+        "out");
+  }
   if (run.links == "nccl" && run.device != "cuda") {
     throw ConfigError(cat("run.links = \"nccl\" goes with run.device = \"cuda\", not \"",
                           run.device,

@@ -115,7 +115,7 @@ struct RunOptions {
   int64_t threads = 0;
   double timeout = 600;
   double hours = 0;            // wall time; 0: no limit
-  std::string process_memory;  // "2GiB"; empty: what the cgroup allows
+  std::string process_memory;  // "2GiB"; empty: not limited
   int64_t check_replicas = 100;
   std::string out;
   std::string log = "all";

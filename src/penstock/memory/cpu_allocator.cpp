@@ -138,6 +138,7 @@ class CpuAllocator final : public c10::Allocator {
   void release_cache() {
     const std::lock_guard<std::mutex> lock(mutex_);
     shrink_cache(0);
+    highest_ = current_;
   }
 
   void give(void* data) {

@@ -311,12 +311,12 @@ void Chain::require_gradients_come_back(int64_t i, const Shapes& outputs) const 
     return shape.has_gradient && c10::isFloatingType(shape.type);
   });
   if (learns && !comes_back) {
-    throw ConfigError(
-        cat("layer ",
-            layer(i).name(),
-            " has parameters that learn, and says that no gradient comes back for what "
-            "it makes; set TensorShape::has_gradient of an output of floating-point "
-            "numbers (token ids have none, and what is made of them may)"));
+    throw ConfigError(cat(
+        "layer ",
+        layer(i).name(),
+        " has parameters that learn, and says that no gradient comes back for what "
+        "it makes; set TensorShape::has_gradient of its output, which a shape copied from that of "
+        "token ids does not have"));
   }
 }
 

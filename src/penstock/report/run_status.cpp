@@ -24,7 +24,7 @@ nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
 std::string status_json(const RunStatus& status) {
   const ProcessId process = this_process();
   const nlohmann::ordered_json json{{"state", status.state},
-                                    {"reason", status.reason},
+                                    {"reason", status.reason.substr(0, status.reason.find('\n'))},
                                     {"step", status.step},
                                     {"steps", status.steps},
                                     {"loss", number_or_null(status.loss)},

@@ -22,10 +22,12 @@ config::Recipe within_process_memory(config::Recipe recipe, int64_t ranks_here, 
     throw ConfigError(cat("run.process_memory = \"",
                           recipe.run.process_memory,
                           "\" is less than the program takes without a model, about ",
-                          format_bytes(libraries)));
+                          format_bytes(libraries),
+                          "; say more, or leave it out"));
   }
   if (recipe.plan.memory.empty()) {
     recipe.plan.memory = cat(room);
+    recipe.run.process_memory.clear();  // has been used: what is saved of the recipe says it once
   } else if (recipe.plan.memory_bytes() > room) {
     throw ConfigError(cat("plan.memory = \"",
                           recipe.plan.memory,
@@ -55,11 +57,7 @@ std::string missing_room(const Need& need,
                ceiling.what,
                " is ",
                format_bytes(ceiling.bytes),
-               room > 0 ? cat("; a plan.memory that leaves the ranks of this host ",
-                              format_bytes(room),
-                              need.is_limited ? " together, less than now, would fit"
-                                              : " together would fit, if one does")
-                        : "");
+               room > 0 ? cat("; try plan.memory = \"", room / need.ranks / 1024, "KiB\"") : "");
   };
   if (need.tensors + libraries > host.bytes) {
     return line(host, need.tensors + libraries, host.bytes - libraries);
@@ -84,12 +82,13 @@ void require_room(const config::Recipe& recipe,
   const double host = static_cast<double>(
       std::hash<std::string>{}(this_process().host + this_process().boot) >> 12);
   const std::vector<double> own{
-      host, counts ? static_cast<double>(resident_bytes()) : 0, counts ? 1.0 : 0};
+      host, counts ? static_cast<double>(private_bytes()) : 0, counts ? 1.0 : 0};
   const std::vector<double> all =
       group.all_gather(std::span(own), [] { return std::string("the memory of all ranks"); });
-  Need need{.processes = 0, .is_limited = recipe.plan.memory_bytes() > 0};
+  Need need{.processes = 0, .ranks = 0};
   for (size_t rank = 0; rank < peaks.size(); ++rank) {
     if (all[3 * rank] == host) {
+      ++need.ranks;
       need.tensors += peaks[rank];
       need.resident += static_cast<int64_t>(all[3 * rank + 1]);
       need.processes += static_cast<int64_t>(all[3 * rank + 2]);

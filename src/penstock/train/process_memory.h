@@ -17,8 +17,9 @@ class Group;
 
 namespace penstock::train {
 
-// What a process takes for itself once it computes, beyond what it has when it is ready to.
+// What a process takes for itself once it computes, beyond what it has when it is ready to; and what MPI takes.
 inline constexpr int64_t kComputingBytes = int64_t{48} << 20;
+inline constexpr int64_t kMpiBytes = int64_t{64} << 20;
 
 // The recipe with the plan.memory that run.process_memory leaves each of `ranks_here` ranks of this process,
 // which has `resident` bytes so far. ConfigError where it leaves none, or less than plan.memory asks for.
@@ -27,9 +28,9 @@ config::Recipe within_process_memory(config::Recipe recipe, int64_t ranks_here, 
 // The ranks of one host, put together.
 struct Need {
   int64_t tensors = 0;   // the predicted peaks
-  int64_t resident = 0;  // what their processes have now
+  int64_t resident = 0;  // what their processes have now, file pages left out
   int64_t processes = 1;
-  bool is_limited = false;  // by plan.memory
+  int64_t ranks = 1;
 };
 
 // What does not fit, in one line; nothing: it does.

@@ -13,6 +13,9 @@
 #include "penstock/train/run_clock.h"
 #include "penstock/train/subject.h"
 
+namespace penstock::checkpoint {
+class RunLock;
+}
 namespace penstock::comm {
 class Group;
 }
@@ -98,6 +101,13 @@ class RankTrainer {
  private:
   struct Steps;
 
+  // Rank 0 has the lock of the run's folder.
+  void begin(const config::Recipe& recipe,
+             const std::filesystem::path& resume,
+             comm::Group& group,
+             const PlanSource& source,
+             const Subject& subject,
+             std::unique_ptr<checkpoint::RunLock> lock);
   void train_and_save();
   void train();
   void take_steps();

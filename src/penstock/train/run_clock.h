@@ -2,7 +2,7 @@
 // has one, and decides for all.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 
 #include "penstock/base/clock.h"
 #include "penstock/config/recipe.h"
@@ -11,10 +11,11 @@ namespace penstock::train {
 
 class RunClock {
  public:
-  // `save_s`: what a save may take, as long as none has been seen.
-  RunClock(const config::RunOptions& options, double began_s, double save_s);
+  RunClock(const config::RunOptions& options, double began_s);
 
-  void step_took(double seconds);
+  void expect_saves(double seconds);  // what one may take, as long as none has been seen
+
+  void step_took(double seconds);  // with what comes after it: checks, validation
   // Also a save that failed: the next is due after the same pause.
   void save_took(double seconds);
 
@@ -26,7 +27,8 @@ class RunClock {
   double end_s_, save_pause_s_;  // 0: never
   double last_save_s_;
   double slowest_step_s_ = 0;
-  double slowest_save_s_;
+  double expected_save_s_ = 0;
+  std::optional<double> slowest_save_s_;
 };
 
 }  // namespace penstock::train

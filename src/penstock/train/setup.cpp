@@ -31,7 +31,8 @@ void prepare_process(config::Recipe& recipe, int64_t asked_ranks) {
   } else {
     at::set_num_threads(std::max(1, usual / static_cast<int>(ranks)));
   }
-  recipe = within_process_memory(std::move(recipe), ranks, resident_bytes());
+  recipe = within_process_memory(
+      std::move(recipe), ranks, resident_bytes() + (comm::launched_ranks() > 1 ? kMpiBytes : 0));
 }
 
 namespace {

@@ -39,16 +39,18 @@ bool is_due(int64_t every, int64_t before, int64_t now) {
 // What has come up since the last step, on any rank; all get the same answer.
 struct Events {
   bool was_interrupted = false, is_late = false, is_save_due = false;
+  bool lost_folder = false;  // to another run
 };
 
 // All ranks call it once a step.
-Events ask_ranks(const RunClock& clock, comm::Group& group) {
-  const bool decides = group.rank() == 0;  // clocks differ
+Events ask_ranks(const RunClock& clock, const TrainerParts& parts) {
+  const bool decides = parts.group.rank() == 0;  // clocks differ
   const std::vector<double> sums = sum_ranks({was_interrupted() ? 1.0 : 0.0,
                                               decides && clock.has_to_end() ? 1.0 : 0.0,
-                                              decides && clock.is_save_due() ? 1.0 : 0.0},
-                                             group);
-  return {sums[0] > 0, sums[1] > 0, sums[2] > 0};
+                                              decides && clock.is_save_due() ? 1.0 : 0.0,
+                                              parts.lock && parts.lock->was_lost() ? 1.0 : 0.0},
+                                             parts.group);
+  return {sums[0] > 0, sums[1] > 0, sums[2] > 0, sums[3] > 0};
 }
 
 // What this rank has of the batches of the next steps, one after the other: of one step, but for
@@ -141,8 +143,14 @@ void RankTrainer::train() {
   const config::RunOptions& every = parts.recipe.run;
   const int64_t steps = parts.recipe.train.steps;
   bool is_to_check = false, is_to_validate = false, is_to_save = false;
+  if (parts.state.step < steps && clock_.has_to_end()) {
+    log_warning("run.hours = ", every.hours, " may be too short for a single step and its save");
+  }
   while (parts.state.step < steps) {
-    const Events events = ask_ranks(clock_, parts.group);
+    const Events events = ask_ranks(clock_, parts);
+    if (events.lost_folder) {
+      require_folder(parts);
+    }
     // Replicas that have the same weights: only those can be saved.
     if ((events.was_interrupted || events.is_late) && parts.optimizer.replicas_agree()) {
       summary_.stop_reason = !events.was_interrupted ? "run.hours"
@@ -153,21 +161,22 @@ void RankTrainer::train() {
     const int64_t before = parts.state.step;
     const double began = now_seconds();
     take_steps();
-    clock_.step_took(now_seconds() - began);
     const int64_t done = parts.state.step;
     is_to_check = is_to_check || is_due(every.check_replicas, before, done);
     is_to_validate = is_to_validate || is_due(every.validate_every, before, done);
     is_to_save = is_to_save || events.is_save_due || is_due(every.save_every, before, done);
     // Replicas that move by themselves for some steps have no weights in common until they meet: what
     // is due waits. After the last step run() validates and saves.
-    if (done == steps || !parts.optimizer.replicas_agree()) {
-      continue;
-    }
-    if (std::exchange(is_to_check, false)) {
+    const bool can_stand = done < steps && parts.optimizer.replicas_agree();
+    if (can_stand && std::exchange(is_to_check, false)) {
       check_replicas(parts);
     }
-    if (std::exchange(is_to_validate, false)) {
+    if (can_stand && std::exchange(is_to_validate, false)) {
       summary_.validation_loss = validate(parts);
+    }
+    clock_.step_took(now_seconds() - began);
+    if (!can_stand) {
+      continue;
     }
     if (std::exchange(is_to_save, false)) {
       save_on_the_way();

@@ -48,13 +48,7 @@ std::string last_checkpoint(const std::string& out) {
 
 }  // namespace
 
-fs::path save_checkpoint(const TrainerParts& parts) {
-  if (parts.recipe.run.check_replicas > 0) {
-    check_replicas(parts);
-  }
-  if (!std::isfinite(sum_ranks(optim::weight_norm(parts.parameters), parts.group))) {
-    fail_diverged("weights' norm", parts.state.step, parts.recipe.train);
-  }
+void require_folder(const TrainerParts& parts) {
   checkpoint::run_together(
       parts.group,
       [] { return std::string("the lock of the run's folder"); },
@@ -63,6 +57,16 @@ fs::path save_checkpoint(const TrainerParts& parts) {
           parts.lock->require_held();
         }
       });
+}
+
+fs::path save_checkpoint(const TrainerParts& parts) {
+  if (parts.recipe.run.check_replicas > 0) {
+    check_replicas(parts);
+  }
+  if (!std::isfinite(sum_ranks(optim::weight_norm(parts.parameters), parts.group))) {
+    fail_diverged("weights' norm", parts.state.step, parts.recipe.train);
+  }
+  require_folder(parts);
   fs::path saved;
   try {
     saved = checkpoint::save(parts.recipe,

@@ -8,6 +8,9 @@ namespace penstock::train {
 
 struct TrainerParts;
 
+// All ranks call it. ConfigError where another run has taken the folder.
+void require_folder(const TrainerParts& parts);
+
 // All ranks call it; rank 0 has the checkpoint's folder. Throws Error (exit code 1) when weights
 // are not finite, or replicas differ where the recipe has them checked; FileError, on all ranks, when the
 // disk fails.

@@ -142,12 +142,9 @@ const TrainerParts::Variant* TrainerParts::steady_variant() const {
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
                                                  const PlanSource& source,
-                                                 const Subject& subject) {
+                                                 const Subject& subject,
+                                                 std::unique_ptr<checkpoint::RunLock> lock) {
   try {
-    std::unique_ptr<checkpoint::RunLock> lock;
-    if (group.rank() == 0) {
-      lock = std::make_unique<checkpoint::RunLock>(recipe.run.out);
-    }
     auto parts = memory::refuse_over_limit(
         [&] { return std::make_unique<TrainerParts>(recipe, group, source, subject); });
     parts->lock = std::move(lock);

@@ -86,11 +86,12 @@ struct TrainerParts {
   std::unique_ptr<Reporter> reporter;    // rank 0 has it
 };
 
-// All ranks call it. The loader and the reporter are left to the caller: they begin where the state
+// All ranks call it, rank 0 with the lock of the run's folder. The loader and the reporter are left to the caller: they begin where the state
 // does. Throws Error (exit code 1) when the parts or the step do not fit in the recipe's limit.
 std::unique_ptr<TrainerParts> make_trainer_parts(const config::Recipe& recipe,
                                                  comm::Group& group,
                                                  const PlanSource& source,
-                                                 const Subject& subject);
+                                                 const Subject& subject,
+                                                 std::unique_ptr<checkpoint::RunLock> lock);
 
 }  // namespace penstock::train

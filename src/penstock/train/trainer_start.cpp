@@ -1,5 +1,6 @@
 // How a run begins: its parts are made, loaded from a checkpoint or started afresh, and its folder
 // is made ready.
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,9 +16,11 @@
 #include "penstock/base/units.h"
 #include "penstock/checkpoint/checkpoint.h"
 #include "penstock/checkpoint/run_folder.h"
+#include "penstock/checkpoint/run_lock.h"
 #include "penstock/checkpoint/together.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
+#include "penstock/report/run_status.h"
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/rank_trainer.h"
 #include "penstock/train/reporter.h"
@@ -133,6 +136,22 @@ fs::path find_start(const fs::path& resume, const std::string& out, comm::Group&
   return checkpoint::share_text(group, 0, std::move(found), what);
 }
 
+// The folder, made where it is not there, for this run alone. Rank 0 has the lock.
+std::unique_ptr<checkpoint::RunLock> take_folder(const std::string& out, comm::Group& group) {
+  std::unique_ptr<checkpoint::RunLock> lock;
+  const PatientScope patience(group);  // a silent owner is watched for a while
+  checkpoint::run_together(
+      group,
+      [] { return std::string("the run's folder"); },
+      [&] {
+        require_writable_folder(out, "run.out");
+        if (group.rank() == 0) {
+          lock = std::make_unique<checkpoint::RunLock>(out);
+        }
+      });
+  return lock;
+}
+
 // A guess before the first is seen, for run.hours.
 double guess_save_seconds(int64_t parameters) {
   constexpr double kBytesOfParameter = 12;  // weights and AdamW's state
@@ -147,14 +166,39 @@ RankTrainer::RankTrainer(const config::Recipe& recipe,
                          comm::Group& group,
                          const PlanSource& source,
                          const Subject& subject)
-    : clock_(recipe.run, now_seconds(), /*save_s=*/0) {
+    : clock_(recipe.run, now_seconds()) {
+  if (!resume.empty() && resume != kResumeAuto) {
+    find_start(resume, recipe.run.out, group);  // a wrong name makes no folder
+  }
+  // Before it is known what to go on from: who has the folder may still be writing.
+  std::unique_ptr<checkpoint::RunLock> lock = take_folder(recipe.run.out, group);
+  const bool writes = group.rank() == 0;
+  if (writes) {  // that of an earlier run would mislead
+    report::StatusFile(recipe.run.out).show({.steps = recipe.train.steps});
+  }
+  try {
+    begin(recipe, resume, group, source, subject, std::move(lock));
+  } catch (const std::exception& error) {
+    if (writes) {
+      report::StatusFile(recipe.run.out)
+          .show({.state = report::kFailed, .reason = error.what(), .steps = recipe.train.steps});
+    }
+    throw;
+  }
+}
+
+void RankTrainer::begin(const config::Recipe& recipe,
+                        const fs::path& resume,
+                        comm::Group& group,
+                        const PlanSource& source,
+                        const Subject& subject,
+                        std::unique_ptr<checkpoint::RunLock> lock) {
   const fs::path from = find_start(resume, recipe.run.out, group);
-  require_writable_folder(recipe.run.out, "run.out");
   config::Recipe ours = recipe;
   if (ours.plan.is_asynchronous() && !from.empty()) {
     keep_cuts(checkpoint::verified_recipe(from, group).plan, ours.plan);
   }
-  parts_ = make_trainer_parts(ours, group, source, subject);
+  parts_ = make_trainer_parts(ours, group, source, subject, std::move(lock));
   TrainerParts& parts = *parts_;
   if (ours.plan.is_asynchronous()) {  // part of the numbers, and so of the checkpoint
     parts.recipe.plan.cuts = plan::cuts_text(parts.model.stages.cuts);
@@ -169,7 +213,7 @@ RankTrainer::RankTrainer(const config::Recipe& recipe,
   parts.loader = open_loader(parts);
   summary_.first_step = parts.state.step;
   summary_.parameters = parts.chain.parameter_count();
-  clock_.save_took(guess_save_seconds(summary_.parameters));
+  clock_.expect_saves(guess_save_seconds(summary_.parameters));
   summary_.predicted_rank_peak_bytes = parts.model.predicted_peaks;
   log_start(parts);
 }
