@@ -166,6 +166,27 @@ std::vector<std::string> keys_like(std::string flag) {
   return keys;
 }
 
+// "--save-every" of run.save_every.
+std::string flag_of(const std::string& key) {
+  std::string name = key.substr(key.find('.') + 1);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return cat("--", name);
+}
+
+std::string nearest_key(const std::string& flag) {
+  std::vector<std::string> flags;
+  for (const config::Option& option : config::option_table()) {
+    flags.push_back(flag_of(option.key));
+  }
+  const std::string found = nearest(flag, flags);
+  for (const config::Option& option : config::option_table()) {
+    if (!found.empty() && flag_of(option.key) == found) {
+      return option.key;
+    }
+  }
+  return "";
+}
+
 // CLI11 would say that an argument was not expected, and not what to write in its place.
 std::string unknown_option(const CLI::App& app, const std::string& word) {
   std::vector<std::string> known;
@@ -186,7 +207,13 @@ std::string unknown_option(const CLI::App& app, const std::string& word) {
     }
     return cat(text, "; a key of the recipe is set by ", join(settings, " or "));
   }
-  const std::string suggestion = nearest(flag, known);
+  std::string suggestion = nearest(flag, known);
+  // Of a key that is a slip away, too: "--stpes".
+  const std::string key = nearest_key(flag);
+  const auto slips = [&](const std::string& option) { return edit_distance(flag, option); };
+  if (!key.empty() && (suggestion.empty() || slips(flag_of(key)) < slips(suggestion))) {
+    suggestion = cat("--set ", key, "=VALUE");
+  }
   return cat(text,
              suggestion.empty() ? "" : cat("; did you mean ", suggestion, "?"),
              "; --help lists what there is");

@@ -24,6 +24,8 @@ TEST(ParseBytes, KnowsEveryUnit) {
   EXPECT_EQ(parse_bytes("3MiB"), int64_t{3} << 20);
   EXPECT_EQ(parse_bytes("3GiB"), int64_t{3} << 30);
   EXPECT_EQ(parse_bytes("3TiB"), int64_t{3} << 40);
+  EXPECT_EQ(parse_bytes("3mib"), int64_t{3} << 20);
+  EXPECT_EQ(parse_bytes("3 gb"), 3'000'000'000);
 }
 
 TEST(ParseBytes, TakesFractionsAndSpaces) {
@@ -37,7 +39,7 @@ TEST(ParseBytes, TakesFractionsAndSpaces) {
 TEST(ParseBytes, GivesNothingForOtherTexts) {
   for (const char* text :
        {"",     " ",      "MiB",    "five",   "-1",    "-1MiB",  "+1",   "1 M",
-        "1mib", "1 gib",  "1Mi",    "1 MiB ", " 1MiB", "1MiBs",  "1e3",  "1e3MiB",
+        "1m",   "1 g",    "1Mi",    "1 MiB ", " 1MiB", "1MiBs",  "1e3",  "1e3MiB",
         "0x10", "1,5GiB", "1 2MiB", "nan",    "inf",   "infMiB", "1PiB", "."}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << '"' << text << '"';
   }

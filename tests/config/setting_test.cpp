@@ -63,7 +63,8 @@ TEST(SettingError, WrongTypeNamesValueAndWhatIsTaken) {
             "--set: train.lr = \"fast\" is text; it takes a number, 0 or more");
   EXPECT_EQ(setting_error("train.nesterov=yes"),
             "--set: train.nesterov = \"yes\" is text; it takes true or false");
-  for (const char* value : {"", "1.5", "1e3", "5 ", " 5", "5x", "0x5", "99999999999999999999"}) {
+  for (const char* value :
+       {"", "1.5", "15e-1", "1e30", "5 ", " 5", "5x", "0x5", "99999999999999999999"}) {
     expect_parts(setting_error(std::string("train.steps=") + value),
                  {"--set: train.steps = \"", value, "it takes an integer, 0 or more"});
   }

@@ -174,7 +174,10 @@ class CommandLine(BadInputTestCase):
         self.assert_refused(["sample"], "CHECKPOINT", "--help")
 
     def test_unknown_flag(self):
-        self.assert_refused(["train", "recipe.toml", "--stpes", "5"], "--stpes", "--help")
+        self.assert_refused(["train", "recipe.toml", "--stpes", "5"], "--stpes", "--set train.steps=VALUE", "--help")
+        self.assert_refused(["train", "recipe.toml", "--steps", "5"], "--steps", "--set train.steps=VALUE")
+        self.assert_refused(["train", "recipe.toml", "--save-every=5"], "--save-every=5", "--set run.save_every=VALUE")
+        self.assert_refused(["train", "recipe.toml", "--memori", "5MiB"], "--memori", "did you mean --memory?")
         self.assert_refused(["--bogus"], "--bogus", "--help")
 
     def test_flag_without_its_value(self):

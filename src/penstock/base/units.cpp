@@ -1,6 +1,8 @@
 #include "penstock/base/units.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +30,6 @@ std::optional<double> unit_factor(std::string_view unit) {
   constexpr double kilo = 1000, kibi = 1024;
   constexpr Unit units[] = {{"", 1},
                             {"B", 1},
-                            {"kB", kilo},
                             {"KB", kilo},
                             {"MB", kilo * kilo},
                             {"GB", kilo * kilo * kilo},
@@ -37,8 +38,12 @@ std::optional<double> unit_factor(std::string_view unit) {
                             {"MiB", kibi * kibi},
                             {"GiB", kibi * kibi * kibi},
                             {"TiB", kibi * kibi * kibi * kibi}};
+  const auto is_same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  };
   for (const Unit& known : units) {
-    if (known.name == unit) {
+    if (std::equal(known.name.begin(), known.name.end(), unit.begin(), unit.end(), is_same)) {
       return known.factor;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "penstock/base/error.h"
@@ -38,6 +39,18 @@ std::optional<OptionValue> parse_number(const std::string& text) {
   return OptionValue(number);
 }
 
+// "1000", and "1e3" as people write large ones.
+std::optional<OptionValue> parse_integer(const std::string& text) {
+  const std::optional<OptionValue> plain = parse_number<int64_t>(text);
+  if (plain || text.find_first_of("eE") == text.npos) {
+    return plain;
+  }
+  const std::optional<OptionValue> number = parse_number<double>(text);
+  const double value = number ? std::get<double>(*number) : 0.5;
+  const bool is_whole = std::abs(value) < 0x1p53 && value == std::floor(value);
+  return is_whole ? std::optional<OptionValue>(static_cast<int64_t>(value)) : std::nullopt;
+}
+
 std::optional<OptionValue> parse_as(const OptionValue& example, const std::string& text) {
   if (std::holds_alternative<bool>(example)) {
     return text == "true"    ? std::optional<OptionValue>(true)
@@ -45,7 +58,7 @@ std::optional<OptionValue> parse_as(const OptionValue& example, const std::strin
                              : std::nullopt;
   }
   if (std::holds_alternative<int64_t>(example)) {
-    return parse_number<int64_t>(text);
+    return parse_integer(text);
   }
   if (std::holds_alternative<double>(example)) {
     return parse_number<double>(text);

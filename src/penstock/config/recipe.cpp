@@ -308,6 +308,28 @@ void require_replicas(const PlanOptions& plan) {
   }
 }
 
+namespace {
+
+// "60" is a slip: nobody means 60 bytes.
+void require_unit(const char* key, const std::string& text) {
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  const bool is_bare = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  if (is_bare && parse_bytes(text).value_or(kLeast) < kLeast) {
+    throw ConfigError(cat(key,
+                          " = \"",
+                          text,
+                          "\" is ",
+                          text,
+                          " bytes; write a unit, as in \"",
+                          text,
+                          "MiB\" or \"",
+                          text,
+                          "GB\""));
+  }
+}
+
+}  // namespace
+
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& settings) {
   std::error_code ignored;
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
@@ -320,6 +342,8 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& sett
   if (recipe.run.out.empty()) {
     recipe.run.out = cat("runs/", std::filesystem::path(path).stem().string());
   }
+  require_unit("plan.memory", recipe.plan.memory);
+  require_unit("run.process_memory", recipe.run.process_memory);
   validate(recipe);
   return recipe;
 }
