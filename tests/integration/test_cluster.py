@@ -213,11 +213,13 @@ class Script(ClusterTestCase):
         self.check(ended, 0, False, "run.hours of the recipe are over", "sbatch ", "job.sbatch")
 
     def test_cancelled(self):
-        words = "was cancelled, or its time ended before it had saved: not queued again; sbatch "
+        words = "was cancelled, or its time ended before it had saved: not queued again "
         ended = self.run_script("interrupted", self.LATEST, "kill -TERM $PPID")
         self.check(ended, 0, False, words)
         killed = self.run_script("running", "kill -TERM $PPID", code=143)
         self.check(killed, 143, False, words)
+        unsaved = self.run_script("running", "kill -TERM $PPID")
+        self.check(unsaved, 1, False, words)
 
     def test_cancelled_after_its_last_step(self):
         ended = self.run_script("finished", self.LATEST, "kill -TERM $PPID")
@@ -233,8 +235,6 @@ class Script(ClusterTestCase):
         self.check(self.run_script("running", self.LATEST), 1, False, words)
         self.check(self.run_script("", self.LATEST), 1, False, "the run is unknown", words)
 
-
-class Jobs(ClusterTestCase):
 
 class Jobs(ClusterTestCase):
     def setUp(self):

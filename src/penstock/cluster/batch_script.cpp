@@ -31,7 +31,7 @@ say "penstock train ended with exit code $code, the run is ${state:-unknown}"
 if [ $code -eq 0 ] && [ "$state" = finished ]; then
   exit 0
 elif [ -n "$cancelled" ]; then
-  say "was cancelled, or its time ended before it had saved: not queued again; sbatch $run/job.sbatch goes on"
+  say "was cancelled, or its time ended before it had saved: not queued again (Slurm does that where it was preempted); sbatch $run/job.sbatch goes on"
 elif [ $code -eq 0 ] && [ "$state" = interrupted ]; then
   if [ "$(word reason)" = run.hours ]; then
     say "run.hours of the recipe are over: not queued again; sbatch $run/job.sbatch goes on"
@@ -43,8 +43,8 @@ elif [ $code -eq 0 ] && [ "$state" = interrupted ]; then
   fi
 elif [ $code -eq 0 ]; then
   say "the run has neither finished nor been interrupted, whatever the exit code says; see $run/logs"
-  exit 1
 fi
+[ $code -ne 0 ] || [ "$state" = interrupted ] || code=1
 exit $code)script";
 
 // In an #SBATCH line a name stands in double quotes; sbatch fills in what follows a % of --output.
