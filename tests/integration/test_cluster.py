@@ -292,5 +292,23 @@ class Jobs(ClusterTestCase):
         self.assert_fails(self.run_without_slurm("jobs", "none"), "there is no folder none")
 
 
+class LocalSlurm(ClusterTestCase):
+    def test_a_folder_with_something_else_in_it(self):
+        (self.folder / "recipes").mkdir(mode=0o700)
+        (self.folder / "recipes/a.toml").write_text("")
+        for command in ("start", "stop"):
+            with self.subTest(command=command):
+                result = subprocess.run(
+                    [cli.REPOSITORY / "tools/local-slurm", command, self.folder / "recipes"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result)
+                self.assertIn("has files that are not of a cluster of local-slurm", result.stderr)
+        self.assertEqual((self.folder / "recipes").stat().st_mode & 0o777, 0o700)
+        self.assertEqual(os.listdir(self.folder / "recipes"), ["a.toml"])
+
+
 if __name__ == "__main__":
     cli.main()
