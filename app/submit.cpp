@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"

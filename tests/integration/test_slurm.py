@@ -192,6 +192,24 @@ class SlurmTestCase(cli.CliTestCase):
         if process.poll() is not None:
             self.fail(f"ended: {cli.finish(process)}")
 
+    def logs(self):
+        """What jobs have said, those of penstock submit included."""
+        return "\n".join(
+            f"{path.name}:\n{path.read_text(errors='replace')}"
+            for pattern in ("life-*.txt", "job.txt", "runs/a/logs/*.txt")
+            for path in sorted(self.folder.glob(pattern))
+        )
+
+    def wait_for_steps_of_job(self, job, count, out="out"):
+        def are_there():
+            state = self.state(job)[0]  # asked first, so that the last steps of one that is gone are seen
+            if self.recorded_steps(out) >= count:
+                return True
+            self.assertIn(state, ALIVE, f"job {job} is gone\n{self.logs()}")
+            return False
+
+        self.wait(are_there, "steps")
+
     def assert_same_weights(self, first, second, step):
         for name in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(
@@ -228,9 +246,6 @@ class Requeue(SlurmTestCase):
         script = self.folder / "job.sh"
         script.write_text("\n".join(["#!/bin/bash", *lines, ""]))
         return self.slurm("sbatch", "--parsable", str(script))
-
-    def logs(self):
-        return "\n".join(path.read_text() for path in sorted(self.folder.glob("life-*.txt")))
 
     def wait_until_done(self, job):
         self.wait(
@@ -273,7 +288,7 @@ class Requeue(SlurmTestCase):
         flags = cli.settings({**GRID, "run.log_every": 1000})
         lines = ["#SBATCH --ntasks=4 --requeue --open-mode=append --output=job.txt"]
         job = self.write_script([*lines, *training_lines(f"srun {MPI}", flags)])
-        self.wait(lambda: self.recorded_steps() >= 20, "step 20")
+        self.wait_for_steps_of_job(job, 20)
         self.slurm("scancel", f"--signal={WARNING}", job)
         self.assert_went_on(GRID, self.wait_until_done(job))
 
@@ -306,23 +321,8 @@ class Submitted(SlurmTestCase):
         self.assertEqual(len(rows), 1, result)
         return rows[0]
 
-    def logs(self):
-        return "\n".join(
-            f"{path.name}:\n{path.read_text(errors='replace')}"
-            for path in sorted((self.folder / "runs/a/logs").glob("*.txt"))
-        )
-
     def wait_for_more_steps(self, count, job):
-        wanted = self.recorded_steps("runs/a") + count
-
-        def are_there():
-            is_gone = self.state(job)[0] not in ALIVE  # asked first: the last steps are seen
-            if self.recorded_steps("runs/a") >= wanted:
-                return True
-            self.assertFalse(is_gone, f"job {job} is gone\n{self.logs()}")
-            return False
-
-        self.wait(are_there, "steps")
+        self.wait_for_steps_of_job(job, self.recorded_steps("runs/a") + count, "runs/a")
 
     def test_a_run_in_three_lives(self):
         job = self.submit(1000000)
