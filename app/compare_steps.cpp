@@ -66,8 +66,10 @@ int compare_steps(const StepSource& a,
     write_picture(pictures.html, report::comparison_html(first, second));
   }
   if (as_json) {
+    // Titles are names of files, of any bytes.
     const nlohmann::ordered_json json{{"a", figures_json(first)}, {"b", figures_json(second)}};
-    std::printf("%s\n", json.dump().c_str());
+    std::printf("%s\n",
+                json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     std::printf("%s", report::comparison_text(first, second).c_str());
   }

@@ -2,8 +2,6 @@
 #include <filesystem>
 #include <memory>
 
-#include <nlohmann/json.hpp>
-
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/cluster/job_list.h"
@@ -41,8 +39,8 @@ std::vector<cluster::QueuedJob> jobs_of(const std::vector<cluster::QueuedJob>& j
                                         const std::vector<fs::path>& runs) {
   std::vector<cluster::QueuedJob> chosen;
   for (const fs::path& run : runs) {
-    const std::string folder = fs::weakly_canonical(fs::absolute(run)).string();
-    if (const cluster::QueuedJob* const job = cluster::find_job(jobs, folder)) {
+    if (const cluster::QueuedJob* const job =
+            cluster::find_job(jobs, cluster::folder_of_run(run))) {
       chosen.push_back(*job);
     }
   }
@@ -54,7 +52,7 @@ int list_jobs(const JobsArguments& arguments) {
   if (has_program("squeue")) {
     try {
       jobs = queued_jobs();
-    } catch (const ConfigError& error) {  // the folders can be listed all the same
+    } catch (const Error& error) {  // the folders can be listed all the same
       log_warning(error.what());
     }
   }
@@ -64,7 +62,7 @@ int list_jobs(const JobsArguments& arguments) {
   const std::vector<cluster::JobRow> rows =
       cluster::join_jobs(is_given ? jobs_of(jobs, runs) : jobs, runs);
   if (arguments.as_json) {
-    std::printf("%s\n", cluster::jobs_json(rows).dump().c_str());
+    std::printf("%s\n", cluster::jobs_json_text(rows).c_str());
   } else if (rows.empty()) {
     log_info("no jobs, and no runs below ", kRunsFolder, "/; name the folders of others");
   } else {

@@ -97,13 +97,16 @@ bool has_program(const std::string& name) {
 
 std::string ProgramOutput::complaint() const {
   std::istringstream lines(err);
-  std::string line;
+  std::string line, first;
   while (std::getline(lines, line)) {
-    if (!line.empty()) {
+    if (line.find("error:") != std::string::npos) {
       return line;
     }
+    if (first.empty()) {
+      first = line;
+    }
   }
-  return cat("exit code ", code);
+  return first.empty() ? cat("exit code ", code) : first;
 }
 
 ProgramOutput run_program(const std::vector<std::string>& command) {

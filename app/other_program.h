@@ -14,7 +14,7 @@ struct ProgramOutput {
   std::string out;
   std::string err;
 
-  // The first line that says what is wrong.
+  // The line that says what is wrong: the first with "error:", else the first.
   std::string complaint() const;
 };
 

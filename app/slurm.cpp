@@ -1,8 +1,10 @@
 #include "slurm.h"
 
+#include <sstream>
 #include <unistd.h>
 
 #include "penstock/base/error.h"
+#include "penstock/base/log.h"
 
 #include "other_program.h"
 
@@ -10,11 +12,17 @@ namespace penstock::app {
 
 namespace {
 
-// What Slurm's program says; its failures are for the user to put right.
+// What Slurm's program says; its failures are for the user to put right, and its warnings to see.
 std::string ask(const std::vector<std::string>& command) {
   const ProgramOutput output = run_program(command);
   if (output.code != 0) {
     throw ConfigError(cat(command[0], " failed: ", output.complaint()));
+  }
+  std::istringstream lines(output.err);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) {
+      log_warning(line);
+    }
   }
   return output.out;
 }

@@ -1,10 +1,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "penstock/base/error.h"
 #include "penstock/base/file.h"
 #include "penstock/base/log.h"
+#include "penstock/checkpoint/run_folder.h"
 #include "penstock/cluster/batch_script.h"
 #include "penstock/config/recipe.h"
 #include "penstock/plan/layouts.h"
@@ -69,7 +71,7 @@ cluster::BatchJob job_for(const SubmitArguments& arguments, const config::Recipe
   job.recipe = arguments.recipe;
   job.settings = arguments.settings;
   job.folder = fs::current_path().string();
-  job.run_folder = fs::weakly_canonical(fs::absolute(recipe.run.out)).string();
+  job.run_folder = cluster::folder_of_run(recipe.run.out);
   job.tasks = tasks_of_node(arguments);
   if (job.cpus == 0) {
     job.cpus = recipe.run.threads;
@@ -96,6 +98,25 @@ void require_no_job(const cluster::BatchJob& job) {
   }
 }
 
+// The job goes on with the run that is there, with --resume auto.
+void require_steps_left(const config::Recipe& recipe, const cluster::BatchJob& job) {
+  const std::optional<int64_t> done = checkpoint::find_latest_step(job.run_folder);
+  if (!done) {
+    return;
+  }
+  if (*done >= recipe.train.steps) {
+    throw ConfigError(cat("the run in ",
+                          job.run_folder,
+                          " is at step ",
+                          *done,
+                          " of train.steps = ",
+                          recipe.train.steps,
+                          ", so nothing is left to do; set train.steps higher, or choose another "
+                          "folder with --set run.out=DIR"));
+  }
+  log_info("goes on from step ", *done, " of the run in ", job.run_folder);
+}
+
 int submit(const SubmitArguments& arguments) {
   const config::Recipe recipe = config::load_recipe(arguments.recipe, arguments.settings);
   const cluster::BatchJob job = job_for(arguments, recipe);
@@ -111,6 +132,7 @@ int submit(const SubmitArguments& arguments) {
         "load its module, or see the script with --dry-run");
   }
   require_no_job(job);
+  require_steps_left(recipe, job);
   require_writable_folder(job.run_folder + "/logs", "run.out");
   const std::string file = cat(job.run_folder, "/", cluster::kScriptName);
   write_text_file(file, script);

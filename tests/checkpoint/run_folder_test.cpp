@@ -75,6 +75,12 @@ TEST_F(RunFolder, ResolvesARunToWhatLatestPointsTo) {
   write_small_checkpoint(run(), 1);  // written last
   EXPECT_EQ(resolve_checkpoint(run()), step(1));
   EXPECT_EQ(resolve_checkpoint(run() / ""), step(1));
+  EXPECT_EQ(find_latest_step(run()), 1);
+}
+
+TEST_F(RunFolder, HasNoLatestStepWithoutACheckpoint) {
+  EXPECT_EQ(find_latest_step(run()), std::nullopt);
+  EXPECT_EQ(find_latest_step(run() / "none"), std::nullopt);
 }
 
 TEST_F(RunFolder, ResolvesLatestToTheFolderBehindIt) {

@@ -105,6 +105,28 @@ TEST(BatchScript, RefusesNamesThatSlurmWouldReadOtherwise) {
   EXPECT_THROW(batch_script(job), ConfigError);
 }
 
+TEST(BatchScript, TakesAPlainWordForMpi) {
+  BatchJob job = two_nodes();
+  job.mpi = "pmix_v4";
+  EXPECT_NE(batch_script(job).find("srun --mpi=pmix_v4 "), std::string::npos);
+  for (const char* word : {"pmix; reboot", "$(reboot)", "pmix pmi2", "", "-x", "a\nb"}) {
+    job.mpi = word;
+    EXPECT_THROW(batch_script(job), ConfigError) << word;
+  }
+}
+
+// What the script does is for tests/integration/test_cluster.py.
+TEST(BatchScript, SaysWhyAJobIsNotQueuedAgain) {
+  const std::string script = batch_script(two_nodes());
+  for (const char* words :
+       {"was cancelled, or its time ended before it had saved: not queued again",
+        "no step was saved before the signal came",
+        "run.hours of the recipe are over: not queued again",
+        "neither finished nor been interrupted"}) {
+    EXPECT_NE(script.find(words), std::string::npos) << words;
+  }
+}
+
 TEST(SlurmTime, IsInSecondsAndAtLeastAMinute) {
   EXPECT_EQ(slurm_time(2), "02:00:00");
   EXPECT_EQ(slurm_time(0.5), "00:30:00");

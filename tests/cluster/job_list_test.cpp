@@ -1,6 +1,7 @@
 #include "penstock/cluster/job_list.h"
 
 #include <fstream>
+#include <sys/stat.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -83,7 +84,7 @@ TEST_F(JobList, JoinsTheQueueWithTheFolders) {
       make_run("done", R"({"state": "finished"})", "{\"step\": 9, \"loss\": 1}\n");
   const std::vector<QueuedJob> jobs = {
       {"12", "PENDING", "Priority", 3600, queued.string()},
-      {"13", "RUNNING", "None", std::nullopt, (folder_.path() / "new").string()}};
+      {"13", "RUNNING", "None", std::nullopt, (folder_.path() / "new").string(), true}};
   const std::vector<JobRow> rows = join_jobs(jobs, {queued, done});
   ASSERT_EQ(rows.size(), 3u);
 
@@ -104,6 +105,39 @@ TEST_F(JobList, JoinsTheQueueWithTheFolders) {
   for (const char* words : {"PENDING (Priority)", "1,200", "2.1250", "no limit", "finished"}) {
     EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
   }
+}
+
+TEST_F(JobList, KnowsARunByAnyNameOfItsFolder) {
+  const fs::path run = make_run("a", "", "");
+  const QueuedJob job{"12", "RUNNING", "None", 60, folder_of_run(run)};
+  const std::vector<JobRow> rows = join_jobs({job}, {fs::path(run.string() + "/")});
+  EXPECT_EQ(rows.size(), 1u);
+}
+
+TEST_F(JobList, OnlyAJobWithoutLimitHasNone) {
+  const QueuedJob job{"12", "PENDING", "None", std::nullopt, (folder_.path() / "a").string()};
+  EXPECT_EQ(jobs_text(join_jobs({job}, {})).find("no limit"), std::string::npos);
+}
+
+TEST_F(JobList, NamesAndStatesOfAnyBytes) {
+  const fs::path run = make_run("\xff\x1b[2J", R"({"state": "\u001b[2J"})", "");
+  const std::vector<JobRow> rows = join_jobs({}, {run});
+  EXPECT_EQ(rows[0].progress.state, "");
+  const std::string text = jobs_text(rows);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+  EXPECT_NE(text.find("?[2J"), std::string::npos) << text;
+  EXPECT_NE(jobs_json_text(rows).find("\xEF\xBF\xBD\\u001b[2J"), std::string::npos)
+      << jobs_json_text(rows);
+}
+
+TEST_F(JobList, DoesNotWaitForTheWriterOfAFifo) {
+  const fs::path run = folder_.path() / "fifo";
+  fs::create_directories(run);
+  for (const char* name : {"status.json", "metrics.jsonl"}) {
+    ASSERT_EQ(::mkfifo((run / name).c_str(), 0600), 0);
+  }
+  EXPECT_EQ(read_progress(run).step, std::nullopt);
+  EXPECT_FALSE(is_run(run));
 }
 
 }  // namespace

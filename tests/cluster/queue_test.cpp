@@ -30,8 +30,20 @@ TEST(Queue, HasTheJobsWithARunOfOurs) {
   EXPECT_EQ(jobs[0].run_folder, "/home/me/runs/a|b");
   EXPECT_EQ(jobs[1].reason, "Priority");
   EXPECT_EQ(jobs[1].left_seconds, std::nullopt);
+  EXPECT_TRUE(jobs[1].is_unlimited);
+  EXPECT_FALSE(jobs[0].is_unlimited);
   EXPECT_EQ(find_job(jobs, "/home/me/runs/c"), &jobs[1]);
   EXPECT_EQ(find_job(jobs, "/home/me/runs"), nullptr);
+}
+
+TEST(Queue, KnowsAFolderHoweverItIsWritten) {
+  const std::string folder = folder_of_run("runs/a");
+  EXPECT_EQ(folder, (std::filesystem::current_path() / "runs/a").string());
+  for (const char* name : {"runs/a/", "runs/a//", "./runs/../runs/a", "runs/a/."}) {
+    EXPECT_EQ(folder_of_run(name), folder) << name;
+  }
+  EXPECT_EQ(folder_of_run("/"), "/");
+  EXPECT_EQ(folder_of_run("/tmp/"), folder_of_run("/tmp"));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST(Comparison, FiguresAreThoseOfTheProgram) {
   EXPECT_EQ(figures.instructions[static_cast<size_t>(program::Op::Forward)], 2 * (6 + 3));
   EXPECT_EQ(static_cast<size_t>(figures.num_instructions()),
             examples.recomputes.ranks[0].instructions.size());
-  EXPECT_NEAR(figures.bubble, 0, 1e-9);
+  EXPECT_EQ(figures.bubble, 0);
 }
 
 TEST(Comparison, TableHasWhatDiffersAndByHowMuch) {
@@ -63,6 +63,18 @@ TEST(Comparison, TableHasWhatDiffersAndByHowMuch) {
   EXPECT_EQ(row_of(table, "of them send"), Row());  // none in either
   const DifferenceTable back = difference_table(examples.b, examples.a);
   EXPECT_EQ(row_of(back, "step"), (Row{"step", "124.0 ms", "110.0 ms", "-14.0 ms", "0.89"}));
+}
+
+TEST(Comparison, RoundingIsNoDifference) {
+  Examples examples;
+  Timeline close = examples.keeps_timeline;
+  close.seconds *= 1 + 1e-12;
+  const DifferenceTable table = difference_table(examples.a, {"close", examples.keeps, close});
+  EXPECT_EQ(row_of(table, "step"), (Row{"step", "110.0 ms", "110.0 ms", "same", "1.00"}));
+  EXPECT_EQ(row_of(table, "bubble"), Row());  // 0 in both
+  close.seconds *= 1 + 1e-6;
+  const DifferenceTable apart = difference_table(examples.a, {"apart", examples.keeps, close});
+  EXPECT_EQ(row_of(apart, "step")[3].substr(0, 1), "+");
 }
 
 TEST(Comparison, RanksOfOneAloneAreSaidToBe) {

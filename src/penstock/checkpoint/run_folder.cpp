@@ -175,6 +175,16 @@ std::vector<fs::path> folders_of_step(const fs::path& run_folder, int64_t step) 
   return found;
 }
 
+std::optional<int64_t> find_latest_step(const fs::path& run_folder) {
+  const std::optional<fs::path> found = find_in_run(run_folder);
+  if (!found) {
+    return std::nullopt;
+  }
+  const std::string name = found->filename().string();
+  const std::optional<int64_t> step = step_of(name);
+  return step ? step : replaced_step_of(name);
+}
+
 fs::path resolve_checkpoint(const fs::path& path) {
   // "latest/" names a folder to the system, "latest" a link.
   const fs::path plain = path.has_filename() ? path : path.parent_path();

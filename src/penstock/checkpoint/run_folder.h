@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ std::vector<std::filesystem::path> folders_of_step(const std::filesystem::path& 
 // `latest` is followed or, where that leads nowhere, whose newest step is taken. Throws
 // CheckpointError when there is none.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
+
+// The step of a run's checkpoint that resolve_checkpoint gives; nothing where there is none, or its name has no step
+// (a copy that followed links).
+std::optional<int64_t> find_latest_step(const std::filesystem::path& run_folder);
 
 // Makes `latest` a link to `checkpoint`, a folder of the run's, in one rename. Where `latest` is a
 // folder itself (a copy that followed links), that folder becomes latest-copy.

@@ -20,18 +20,31 @@ trap : USR1
 before=$(readlink "$run"/latest)
 )script";
 
-// A job that does not come to its first step in its time would be queued for ever.
+// Queued again is what Slurm's time has interrupted, and only that: a job that comes to no step in its time, or
+// that run.hours end, would be queued for ever.
 constexpr const char* kAfter = R"script(code=$?
 
-state=$(grep -o '"state": *"[a-z]*"' "$run"/status.json 2>/dev/null | head -n 1 | cut -d '"' -f 4)
-echo "job $SLURM_JOB_ID: penstock train ended with exit code $code, the run is ${state:-unknown}"
-if [ $code -eq 0 ] && [ "$state" = interrupted ] && [ -z "$cancelled" ]; then
-  if [ "$(readlink "$run"/latest)" = "$before" ]; then
-    echo "job $SLURM_JOB_ID: no step was saved in this time, so it is not queued again; give it more --hours"
+say() { echo "job $SLURM_JOB_ID: $*"; }
+word() { grep -o "\"$1\": *\"[a-zA-Z.]*\"" "$run"/status.json 2>/dev/null | head -n 1 | cut -d '"' -f 4; }
+state=$(word state)
+say "penstock train ended with exit code $code, the run is ${state:-unknown}"
+if [ $code -eq 0 ] && [ "$state" = finished ]; then
+  exit 0
+elif [ -n "$cancelled" ]; then
+  say "was cancelled, or its time ended before it had saved: not queued again (Slurm does that where it was preempted); sbatch $run/job.sbatch goes on"
+elif [ $code -eq 0 ] && [ "$state" = interrupted ]; then
+  if [ "$(word reason)" = run.hours ]; then
+    say "run.hours of the recipe are over: not queued again; sbatch $run/job.sbatch goes on"
+  elif [ "$(readlink "$run"/latest)" = "$before" ]; then
+    say "no step was saved before the signal came (too little time, or a signal by hand): not queued again; give it more --hours"
     exit 1
+  else
+    exec scontrol requeue "$SLURM_JOB_ID"
   fi
-  exec scontrol requeue "$SLURM_JOB_ID"
+elif [ $code -eq 0 ]; then
+  say "the run has neither finished nor been interrupted, whatever the exit code says; see $run/logs"
 fi
+[ $code -ne 0 ] || [ "$state" = interrupted ] || code=1
 exit $code)script";
 
 // In an #SBATCH line a name stands in double quotes; sbatch fills in what follows a % of --output.
@@ -45,6 +58,20 @@ void require_plain(const std::string& what, const std::string& name) {
                             " has a character that a batch script cannot hold (a quote, a "
                             "backslash, % or a control character); choose another name"));
     }
+  }
+}
+
+// It stands in a command line of the script.
+void require_word(const std::string& what, const std::string& word) {
+  constexpr const char* kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-";
+  if (word.empty() || word.front() == '-' ||
+      word.find_first_not_of(kLetters) != std::string::npos) {
+    throw ConfigError(
+        cat(what,
+            " ",
+            in_quotes(word),
+            " is no plain word, as pmix or pmi2 is; srun --mpi=list says what there is"));
   }
 }
 
@@ -102,7 +129,7 @@ void add_requests(const BatchJob& job, Lines& lines) {
 std::string srun_line(const BatchJob& job) {
   // srun fills in the job's number and the rank.
   std::string line =
-      cat("srun --mpi=", job.ranks() > 1 ? job.mpi : "none", " --kill-on-bad-exit=1");
+      cat("srun --mpi=", shell_word(job.ranks() > 1 ? job.mpi : "none"), " --kill-on-bad-exit=1");
   if (job.cpus > 0) {
     line += cat(" --cpus-per-task=", job.cpus);  // which srun does not take over everywhere
   }
@@ -141,6 +168,7 @@ std::string batch_script(const BatchJob& job) {
   require_plain("--name", job.name);
   require_plain("--partition", job.partition);
   require_plain("--account", job.account);
+  require_word("--mpi", job.mpi);
   Lines lines;
   lines.add("#!/bin/bash");
   lines.add(

@@ -13,6 +13,7 @@
 #include "penstock/base/file.h"
 #include "penstock/base/units.h"
 #include "penstock/cluster/batch_script.h"
+#include "penstock/report/run_status.h"
 #include "penstock/report/table.h"
 
 namespace penstock::cluster {
@@ -25,7 +26,16 @@ namespace {
 constexpr std::streamoff kTailBytes = 1 << 16;
 constexpr const char* kFilesOfARun[] = {"status.json", "metrics.jsonl", kScriptName};
 
+// The words of report/run_status.h; a status.json with another is not ours.
+constexpr std::string_view kStates[] = {
+    report::kRunning, report::kFinished, report::kInterrupted, report::kFailed};
+
+// To open a FIFO would be to wait for its writer.
 std::string read_tail(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) {
+    return {};
+  }
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   if (!in) {
     return {};
@@ -77,9 +87,21 @@ std::string number_text(double value) {
   return text;
 }
 
+// Names may hold any bytes, and a terminal obeys some of them.
+std::string without_controls(std::string text) {
+  for (char& letter : text) {
+    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) {
+      letter = '?';
+    }
+  }
+  return text;
+}
+
 // Of a job that is over its limit, Slurm says nothing or zero.
 std::string left_text(const QueuedJob& job) {
-  return job.left_seconds ? format_seconds(static_cast<double>(*job.left_seconds)) : "no limit";
+  return job.left_seconds   ? format_seconds(static_cast<double>(*job.left_seconds))
+         : job.is_unlimited ? "no limit"
+                            : "-";
 }
 
 std::string age_text(int64_t seconds) {
@@ -100,12 +122,6 @@ std::string name_of(const fs::path& run) {
   return is_below ? near.string() : run.string();
 }
 
-fs::path full(const fs::path& run) {
-  std::error_code error;
-  const fs::path found = fs::weakly_canonical(run, error);
-  return error ? run : found;
-}
-
 }  // namespace
 
 RunProgress read_progress(const fs::path& run) {
@@ -113,7 +129,10 @@ RunProgress read_progress(const fs::path& run) {
   const json status =
       json::parse(read_tail(run / "status.json"), nullptr, /*allow_exceptions=*/false);
   if (status.is_object() && status.contains("state") && status["state"].is_string()) {
-    progress.state = status["state"].get<std::string>();
+    const std::string word = status["state"].get<std::string>();
+    if (std::find(std::begin(kStates), std::end(kStates), word) != std::end(kStates)) {
+      progress.state = word;
+    }
   }
   read_last_step(read_tail(run / "metrics.jsonl"), progress);
   if (progress.step) {
@@ -125,7 +144,7 @@ RunProgress read_progress(const fs::path& run) {
 bool is_run(const fs::path& folder) {
   std::error_code error;
   return std::any_of(std::begin(kFilesOfARun), std::end(kFilesOfARun), [&](const char* name) {
-    return fs::exists(folder / name, error);
+    return fs::is_regular_file(folder / name, error);
   });
 }
 
@@ -151,8 +170,9 @@ std::vector<JobRow> join_jobs(const std::vector<QueuedJob>& jobs,
   const size_t num_jobs = rows.size();
   for (const fs::path& run : runs) {
     const auto end = rows.begin() + static_cast<std::ptrdiff_t>(num_jobs);
-    const bool has_job = std::any_of(
-        rows.begin(), end, [&](const JobRow& row) { return full(row.run) == full(run); });
+    const bool has_job = std::any_of(rows.begin(), end, [&](const JobRow& row) {
+      return folder_of_run(row.run) == folder_of_run(run);
+    });
     if (!has_job) {
       rows.push_back({run, std::nullopt, read_progress(run)});
     }
@@ -172,9 +192,9 @@ std::string jobs_text(const std::vector<JobRow>& rows) {
                        {"time left", Align::Right}});
   for (const JobRow& row : rows) {
     const RunProgress& progress = row.progress;
-    table.add_row({name_of(row.run),
-                   row.job ? row.job->id : "-",
-                   row.job ? queue_text(*row.job) : "-",
+    table.add_row({without_controls(name_of(row.run)),
+                   row.job ? without_controls(row.job->id) : "-",
+                   row.job ? without_controls(queue_text(*row.job)) : "-",
                    progress.state.empty() ? "-" : progress.state,
                    progress.step ? format_count(*progress.step) : "-",
                    progress.loss ? number_text(*progress.loss) : "-",
@@ -205,6 +225,10 @@ nlohmann::ordered_json jobs_json(const std::vector<JobRow>& rows) {
                     {"last_step_seconds_ago", or_null(row.progress.age_seconds)}});
   }
   return list;
+}
+
+std::string jobs_json_text(const std::vector<JobRow>& rows) {
+  return jobs_json(rows).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace penstock::cluster

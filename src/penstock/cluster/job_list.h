@@ -13,10 +13,10 @@
 
 namespace penstock::cluster {
 
-// How far a run is, as its folder says: status.json and metrics.jsonl. What is not there, or cannot be read, is
-// nothing.
+// How far a run is, as its folder says: status.json and metrics.jsonl. What is not there, cannot be read, or is no
+// plain file is nothing.
 struct RunProgress {
-  std::string state;  // "running", "interrupted", "finished", "failed"
+  std::string state;  // one of report/run_status.h; "": none of them
   std::optional<int64_t> step;
   std::optional<double> loss;
   std::optional<int64_t> age_seconds;  // since the last step was recorded
@@ -42,5 +42,7 @@ std::vector<JobRow> join_jobs(const std::vector<QueuedJob>& jobs,
 
 std::string jobs_text(const std::vector<JobRow>& rows);
 nlohmann::ordered_json jobs_json(const std::vector<JobRow>& rows);
+// On one line. Names of folders may hold any bytes: those that are no UTF-8 are replaced.
+std::string jobs_json_text(const std::vector<JobRow>& rows);
 
 }  // namespace penstock::cluster

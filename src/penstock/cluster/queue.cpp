@@ -8,6 +8,8 @@
 
 namespace penstock::cluster {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 std::optional<int64_t> number(std::string_view text) {
@@ -69,9 +71,22 @@ std::vector<QueuedJob> read_queue(std::string_view text) {
                     std::string(words[1]),
                     std::string(words[3]),
                     parse_slurm_time(words[2]),
-                    std::string(line)});
+                    std::string(line),
+                    words[2] == "UNLIMITED"});
   }
   return jobs;
+}
+
+std::string folder_of_run(const fs::path& run) {
+  std::error_code error;
+  fs::path folder = fs::absolute(run, error);
+  if (const fs::path found = fs::weakly_canonical(error ? run : folder, error); !error) {
+    folder = found;
+  } else {
+    folder = folder.lexically_normal();
+  }
+  // What ends with a slash stays so where there is no such folder yet.
+  return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
 const QueuedJob* find_job(const std::vector<QueuedJob>& jobs, const std::string& run_folder) {

@@ -26,15 +26,27 @@ namespace {
 
 using Format = std::function<std::string(double)>;
 
-std::string signed_text(double difference, const Format& format) {
-  return difference == 0 ? "same" : (difference < 0 ? "-" : "+") + format(std::abs(difference));
+// Below this, relative to what is compared, there is rounding alone.
+constexpr double kRounding = 1e-9;
+
+std::string signed_text(double a, double b, const Format& format) {
+  const double difference = b - a;
+  if (std::abs(difference) <= kRounding * std::max(std::abs(a), std::abs(b))) {
+    return "same";
+  }
+  return (difference < 0 ? "-" : "+") + format(std::abs(difference));
+}
+
+double bubble_of(const program::Timeline& timeline) {
+  const double bubble = timeline.seconds > 0 ? 1 - computing_share(timeline) : 0;
+  return bubble < kRounding ? 0 : bubble;
 }
 
 class RowWriter {
  public:
   void add(const std::string& name, double a, double b, const Format& format) {
     if (a != 0 || b != 0) {
-      rows_.push_back({name, format(a), format(b), signed_text(b - a, format), ratio_text(a, b)});
+      rows_.push_back({name, format(a), format(b), signed_text(a, b, format), ratio_text(a, b)});
     }
   }
   // One that is there on one side alone.
@@ -116,7 +128,7 @@ StepFigures figures_of(const StepPicture& picture) {
   check_picture(picture);
   StepFigures figures;
   figures.seconds = picture.predicted.seconds / std::max(1, picture.program.updates);
-  figures.bubble = picture.predicted.seconds > 0 ? 1 - computing_share(picture.predicted) : 0;
+  figures.bubble = bubble_of(picture.predicted);
   for (size_t r = 0; r < picture.program.ranks.size(); ++r) {
     const program::RankProgram& rank = picture.program.ranks[r];
     figures.peak_bytes.push_back(picture.predicted.ranks[r].peak_bytes);
