@@ -26,6 +26,7 @@
 #include "penstock/plan/cost_table.h"
 #include "penstock/run/plain_step.h"
 #include "penstock/train/batch_tensors.h"
+#include "penstock/train/machine.h"
 #include "penstock/train/planning.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/rank_trainer.h"
@@ -157,12 +158,12 @@ class DataParallel : public testing::TestWithParam<Case> {
 int64_t limit_that_recomputes(config::Recipe recipe) {
   const model::Chain chain = model::make_chain(recipe.model, device::open_cpu());
   const plan::CostTable costs = plan::read_costs(recipe.plan.costs);
-  const plan::Outcome whole = plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
+  const plan::Machine machine = probe_machine(recipe, recipe.plan.ranks());  // as the run does
+  const plan::Outcome whole = plan::make_plan(plan_request(recipe, chain), costs, machine);
   const int64_t peak = whole.most_peak_bytes();
   for (int64_t part = 399; part > 200; --part) {
     recipe.plan.memory = cat(peak * part / 400);
-    const plan::Outcome result =
-        plan::make_plan(plan_request(recipe, chain), costs, plan::Machine());
+    const plan::Outcome result = plan::make_plan(plan_request(recipe, chain), costs, machine);
     if (!result.is_feasible) {
       return 1;
     }
