@@ -1,6 +1,5 @@
 // How a run begins: its parts are made, loaded from a checkpoint or started afresh, and its folder
 // is made ready.
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -20,7 +19,6 @@
 #include "penstock/checkpoint/together.h"
 #include "penstock/comm/group.h"
 #include "penstock/data/loader.h"
-#include "penstock/report/run_status.h"
 #include "penstock/train/earlier_run.h"
 #include "penstock/train/rank_trainer.h"
 #include "penstock/train/reporter.h"
@@ -172,19 +170,7 @@ RankTrainer::RankTrainer(const config::Recipe& recipe,
   }
   // Before it is known what to go on from: who has the folder may still be writing.
   std::unique_ptr<checkpoint::RunLock> lock = take_folder(recipe.run.out, group);
-  const bool writes = group.rank() == 0;
-  if (writes) {  // that of an earlier run would mislead
-    report::StatusFile(recipe.run.out).show({.steps = recipe.train.steps});
-  }
-  try {
-    begin(recipe, resume, group, source, subject, std::move(lock));
-  } catch (const std::exception& error) {
-    if (writes) {
-      report::StatusFile(recipe.run.out)
-          .show({.state = report::kFailed, .reason = error.what(), .steps = recipe.train.steps});
-    }
-    throw;
-  }
+  begin(recipe, resume, group, source, subject, std::move(lock));
 }
 
 void RankTrainer::begin(const config::Recipe& recipe,
