@@ -838,7 +838,7 @@ class Interrupt(LongRun):
     @needs_mpi
     def test_a_warning_leaves_time(self):
         """After SIGUSR1 ranks wait for each other as ever, here in steps of more than a second."""
-        values = {"model.width": 256, "model.context": 128, "train.batch": 36, "run.save_every": 0, "run.timeout": 60}
+        values = {"model.width": 256, "model.context": 128, "train.batch": 36, "run.save_every": 0, "run.timeout": 60, "plan.costs": ""}
         process = self.begin("mpi", values)
         for rank in range(4):
             os.kill(self.pid_of_rank(rank), signal.SIGUSR1)

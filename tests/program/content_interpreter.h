@@ -380,8 +380,8 @@ class ContentInterpreter {
   // Its first member says what it is.
   void gather_of_no_unit(const Meeting& meeting) {
     const auto& [first, instruction] = meeting.arrived.front();
-    const auto reads = [&, one = instruction](ValueKind kind) {
-      return rank(first).contents.find_kind(one->reads, kind) >= 0;
+    const auto reads = [this, member = first, one = instruction](ValueKind kind) {
+      return rank(member).contents.find_kind(one->reads, kind) >= 0;
     };
     if (reads(ValueKind::Squares)) {
       return gather_sums(meeting, ValueKind::Squares, ValueKind::AllSquares);
@@ -497,9 +497,10 @@ class ContentInterpreter {
     const std::vector<int32_t> all = weights_of_owners(meeting, unit);
     for (const auto& [member, instruction] : meeting.arrived) {
       RankContents& contents = rank(member).contents;
+      const int32_t micro_batch = instruction->micro_batch;
       const ValueId made = contents.find(instruction->makes, [&](const Value& value) {
         return value.kind == ValueKind::Gathered && value.unit == unit &&
-               value.micro_batch == instruction->micro_batch;
+               value.micro_batch == micro_batch;
       });
       const ValueId master = facts_->held(member, ValueKind::Master, unit);
       const ValueId copy = facts_->held(member, ValueKind::Compute, unit);
@@ -534,9 +535,10 @@ class ContentInterpreter {
     Gradient all = facts_->empty_gradient(unit);
     for (const auto& [member, instruction] : meeting.arrived) {
       RankContents& contents = rank(member).contents;
+      const int32_t micro_batch = instruction->micro_batch;
       const ValueId bucket = contents.find(instruction->reads, [&](const Value& value) {
         return value.kind == ValueKind::Bucket && value.unit == unit &&
-               value.micro_batch == instruction->micro_batch;
+               value.micro_batch == micro_batch;
       });
       const ValueId sum =
           contents.find_of_unit(RankContents::changes(*instruction), ValueKind::GradientSum, unit);

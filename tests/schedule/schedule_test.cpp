@@ -135,9 +135,9 @@ TEST(Schedule, RefusesAbsurdSizesBeforeBuildingThem) {
   constexpr int32_t most = std::numeric_limits<int32_t>::max();
   for (const std::string& name : kind_names()) {
     const Kind kind = parse_kind(name);
-    for (const auto& [ranks, micro_batches] : {std::pair{100'000, 1}, {4, most}, {most, most}}) {
+    for (const auto& size : {std::pair{100'000, 1}, {4, most}, {most, most}}) {
       const std::string text =
-          error_text<ConfigError>([&] { make_schedule(kind, ranks, micro_batches, 2); });
+          error_text<ConfigError>([&] { make_schedule(kind, size.first, size.second, 2); });
       EXPECT_NE(text.find("too large to schedule"), std::string::npos) << text;
     }
   }

@@ -314,7 +314,7 @@ namespace {
 
 // "60" is a slip: nobody means 60 bytes.
 void require_unit(const char* key, const std::string& text) {
-  constexpr int64_t kLeast = int64_t{64} << 10;
+  constexpr int64_t kLeast = 1000;
   const bool is_bare = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
   if (is_bare && parse_bytes(text).value_or(kLeast) < kLeast) {
     throw ConfigError(cat(key,
