@@ -62,7 +62,8 @@ def own_temporaries(out, pid):
         names = os.listdir(out)
     except FileNotFoundError:
         return []
-    return [name for name in names if name.startswith(".tmp-") and name.endswith(f"-{pid}")]
+    kinds = (".tmp-step-", ".tmp-gone-", ".tmp-latest-")
+    return [name for name in names if name.startswith(kinds) and name.endswith(f"-{pid}")]
 
 
 def wait_until(is_time, process):

@@ -64,7 +64,7 @@ class Llama(FamiliesTestCase):
 
     def least_and_most(self, values):
         """Of memory, for each rank: what the step can do with, and what it takes where there is no limit."""
-        least = self.plan({**values, "plan.memory": 1}, code=1)["least_memory_bytes"]
+        least = self.plan({**values, "plan.memory": "1B"}, code=1)["least_memory_bytes"]
         most = self.plan(values)["peak_bytes"]
         if not isinstance(least, list):
             least, most = [least], [most]

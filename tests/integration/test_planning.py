@@ -1036,7 +1036,7 @@ class Simulate(PlanningTestCase):
         self.write_json("table.json", HOMOGENEOUS)
         for source in (["--costs", "table.json"], ["recipe.toml"]):
             self.assert_refused(
-                ["simulate", *source, "--memory", "6", *self.PICTURES], "does not fit", code=1
+                ["simulate", *source, "--memory", "6B", *self.PICTURES], "does not fit", code=1
             )
 
 
