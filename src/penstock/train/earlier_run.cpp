@@ -8,6 +8,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/log.h"
 #include "penstock/checkpoint/run_folder.h"
+#include "penstock/report/run_status.h"
 
 namespace penstock::train {
 
@@ -17,7 +18,7 @@ namespace {
 
 bool belongs_to_a_run(const std::string& name) {
   return name.starts_with("step-") || name == checkpoint::kLatestName || name == "metrics.jsonl" ||
-         name.starts_with("events.out.tfevents.");
+         name == report::kStatusName || name.starts_with("events.out.tfevents.");
 }
 
 fs::path next_free(const fs::path& folder) {
