@@ -1,5 +1,5 @@
-// The command line as commands and their options. CLI11 does the reading, in command_line.cpp alone: its
-// header costs every file that includes it 20 seconds of compiling.
+// The command line as commands and their options. CLI11 does the reading, in command_line.cpp alone, for its
+// header is slow to compile.
 #pragma once
 
 #include <cstdint>
